@@ -27,9 +27,17 @@ elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND MG_WARNINGS -Wno-pass-failed)
 endif()
 
+# The sources of a folder that are compiled as one share their headers, which take more time than
+# they do. Names in anonymous namespaces are therefore unique in their folder.
+if(MG_UNITY)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+  # A name of another source is no mistake; GCC takes the sources for headers.
+  list(APPEND MG_WARNINGS -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
+
 add_library(mg_flags INTERFACE)
 target_compile_options(mg_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:${MG_WARNINGS};-Wpedantic;-march=${MG_CPU_ARCH};-ffp-contract=on>")
+  "$<$<COMPILE_LANGUAGE:CXX>:${MG_WARNINGS};-Wpedantic;-march=${MG_CPU_ARCH};-ffp-contract=$<IF:$<BOOL:$<TARGET_PROPERTY:MG_SEPARATE_ROUNDING>>,off,on>>")
 if(MG_SANITIZE)
   # Without checks that the address sanitizer covers or that more than double the time to compile.
   target_compile_options(mg_flags INTERFACE

@@ -28,7 +28,7 @@ using frontends::ClusterConfig;
 using frontends::LaunchOptions;
 using frontends::LaunchPlan;
 
-constexpr const char* kUsage =
+constexpr const char* kAccelerateUsage =
     "megatron accelerate launch [flags] <command or script> [flags of the command]\n\n"
     "Starts ranks as a configuration file of Accelerate says. Typed flags win over the file.";
 
@@ -79,7 +79,7 @@ int accelerate_launch(std::span<const std::string> words) {
   LaunchOptions options;
   FlagTable flags = frontends::launch_option_table(options);
   const size_t script = frontends::end_of_leading_flags(flags, words);
-  if (!parse_flags(flags, kUsage, words.first(script))) return 0;
+  if (!parse_flags(flags, kAccelerateUsage, words.first(script))) return 0;
   if (script == words.size()) {
     throw ConfigError(
         "launch: there is no script; for example launch --config_file config.yaml pretrain-gpt "

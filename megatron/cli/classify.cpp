@@ -25,7 +25,7 @@
 namespace megatron::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kClassifyUsage =
     "megatron evaluate --task RACE|MNLI|QQP --epochs N --train-data PATH --valid-data PATH ... "
     "[flags]";
 constexpr int64_t kNotGiven = -1;
@@ -87,7 +87,8 @@ std::vector<std::string> problems_of(const ClassifyFlags& flags, const TrainingA
 bool read_words(std::span<const std::string> words, ClassifyFlags& flags, TrainingArgs& args,
                 std::vector<std::string>& problems) {
   FlagTable table = flags_of(flags);
-  if (!read_training_words(table, kUsage, ModelKind::kBert, words, args, problems)) return false;
+  if (!read_training_words(table, kClassifyUsage, ModelKind::kBert, words, args, problems))
+    return false;
   for (std::string& problem : problems_of(flags, args)) problems.push_back(std::move(problem));
   std::string& type = args.tokenizer.tokenizer_type;
   if (type.empty()) type = "BertWordPieceLowerCase";

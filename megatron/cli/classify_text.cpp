@@ -19,16 +19,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kUsable[] = {ModelKind::kBert};
+constexpr ModelKind kClassifyModels[] = {ModelKind::kBert};
 
-struct ClassifyFlags {
+struct ClassifyTextFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
   std::string prompt_file;
   bool are_marks = false;
 };
 
-FlagTable flags_of(ClassifyFlags& flags) {
+FlagTable flags_of(ClassifyTextFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("texts");
@@ -44,7 +44,7 @@ FlagTable flags_of(ClassifyFlags& flags) {
   return table;
 }
 
-std::vector<std::string> problems(const ClassifyFlags& flags) {
+std::vector<std::string> problems(const ClassifyTextFlags& flags) {
   if (!flags.prompts.empty() || !flags.prompt_file.empty()) return {};
   return {"there is nothing to classify; give --prompt TEXT or --prompt-file FILE"};
 }
@@ -87,13 +87,13 @@ void print_classes(const json& request, const LoadedModel& loaded,
 
 int classify_text(std::span<const std::string> words, const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
-  ClassifyFlags flags;
+  ClassifyTextFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {.usage = "megatron classify --load DIR --prompt TEXT ... [flags]",
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  const LoadedModel loaded = load_model(flags.model, world, kClassifyModels);
   if (loaded.class_names.empty()) {
     throw CommonConfigError(fmt::format(
         "--load {}: the BERT has no classification head; give a model of transformers with one, "

@@ -24,7 +24,7 @@ using frontends::AccelerateVersion;
 using frontends::ClusterConfig;
 using Words = std::span<const std::string>;
 
-constexpr const char* kUsage =
+constexpr const char* kConfigUsage =
     "megatron config [default|update] [flags]\n\n"
     "Asks how to launch on this machine and writes the answers to a file that launch --config-file "
     "and Accelerate read.\n"
@@ -123,7 +123,7 @@ int config(Words words) {
   // 0.14 is the version of the documents' questions; a file without questions has today's keys.
   if (!action.empty()) chosen.version = AccelerateVersion::k1_0;
   FlagTable flags = flags_of(chosen);
-  if (!parse_flags(flags, kUsage, words.subspan(action.empty() ? 0 : 1))) return 0;
+  if (!parse_flags(flags, kConfigUsage, words.subspan(action.empty() ? 0 : 1))) return 0;
   if (action == "default") return write_default(chosen);
   return action == "update" ? update(chosen) : ask(chosen);
 }

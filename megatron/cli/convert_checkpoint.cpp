@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ConversionOptions {
   std::string load;
   std::string save;
   int64_t ckpt_step = 0;
@@ -68,7 +68,7 @@ struct Options {
   bool no_checking = false;
 };
 
-void add_flags(FlagTable& flags, Options& o) {
+void add_flags(FlagTable& flags, ConversionOptions& o) {
   flags.group("what");
   flags.add_optional("--load-dir,--load_path,--load,--input_folder", o.load,
                      "Checkpoint to read: any format; a directory of --save, of an iteration, or "
@@ -171,7 +171,7 @@ struct Target {
   MegatronLayout layout;
 };
 
-Target target_of(const Options& o, const ArgMap& args) {
+Target target_of(const ConversionOptions& o, const ArgMap& args) {
   struct Saver {
     const char* name;
     SaveFormat format;
@@ -243,7 +243,7 @@ int64_t integer_in(const ArgMap& args, const char* name) {
 }
 
 // Ids of the tokenizer; 0 if unknown.
-int64_t known_vocab_size(const Options& o, const ArgMap& args) {
+int64_t known_vocab_size(const ConversionOptions& o, const ArgMap& args) {
   if (o.true_vocab_size > 0) return o.true_vocab_size;
   if (!o.vocab_file.empty()) return static_cast<int64_t>(read_json(o.vocab_file).size());
   if (const int64_t size = true_vocab_size(args); size > 0) return size;
@@ -251,7 +251,7 @@ int64_t known_vocab_size(const Options& o, const ArgMap& args) {
 }
 
 // Resizes the vocabulary to the rows that the target's ranks need.
-void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target& target,
+void fit_vocabulary(CheckpointContents& contents, const ConversionOptions& o, const Target& target,
                     int64_t vocab_size) {
   const int64_t rows = vocabulary_of(contents).shape[0];
   if (vocab_size > rows) {
@@ -306,7 +306,7 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
 }
 
 // Throws ConfigError if the result would replace the source, or be written into it.
-void refuse_source_as_target(const Options& o, const Target& target,
+void refuse_source_as_target(const ConversionOptions& o, const Target& target,
                              const CheckpointContents& contents) {
   const fs::path from = fs::canonical(contents.directory);
   const fs::path to = fs::weakly_canonical(o.save);
@@ -325,7 +325,7 @@ void refuse_source_as_target(const Options& o, const Target& target,
       contents.directory.string()));
 }
 
-void warn_of_optimizer_flags(const Options& o, bool is_dropped) {
+void warn_of_optimizer_flags(const ConversionOptions& o, bool is_dropped) {
   const char* why = is_dropped ? "--no-optimizer leaves the optimizer's state out"
                                : "the source has no optimizer state";
   if (o.use_distributed_optimizer) {
@@ -336,21 +336,35 @@ void warn_of_optimizer_flags(const Options& o, bool is_dropped) {
   }
 }
 
-void expect_model_type(const Options& o, const CheckpointSource& source) {
+void expect_model_type(const ConversionOptions& o, const CheckpointSource& source) {
   if (o.model_type.empty() || o.model_type == name_of(source.kind())) return;
   throw ConfigError(fmt::format("--model-type {}: {} is a {}; give that, or leave the flag out",
                                 o.model_type, source.directory().string(), name_of(source.kind())));
 }
 
 // Settings for a checkpoint that stores none.
-ArgMap settings_given(const Options& o) {
+ArgMap settings_given(const ConversionOptions& o) {
   if (o.num_attention_heads == 0) return {};
   return {{"num_attention_heads", o.num_attention_heads}};
 }
 
+// The folder of the source's tokenizer, if its files are as in the folder of a Hugging Face model;
+// else empty.
+fs::path own_tokenizer(const CheckpointSource& source) {
+  if (source.hf() != nullptr) return source.directory();
+  const std::optional<TokenizerConfig> saved = tokenizer_of_checkpoint(source.directory());
+  if (!saved) return {};
+  constexpr std::string_view kTypes[] = {"GPT2BPETokenizer", "HuggingFaceTokenizer",
+                                         "PretrainedFromHF", "GPTSentencePieceTokenizer",
+                                         "Llama2Tokenizer"};
+  if (std::ranges::find(kTypes, saved->tokenizer_type) == std::end(kTypes)) return {};
+  const fs::path file = saved->vocab_file.empty() ? saved->tokenizer_model : saved->vocab_file;
+  return fs::is_directory(file) ? file : file.parent_path();
+}
+
 // Where a Hugging Face model gets its tokenizer's files from; empty if unknown.
-fs::path tokenizer_directory(const Options& o, const CheckpointSource& source) {
-  const fs::path own = source.hf() != nullptr ? source.directory() : fs::path();
+fs::path tokenizer_directory(const ConversionOptions& o, const CheckpointSource& source) {
+  const fs::path own = own_tokenizer(source);
   if (o.tokenizer_name.empty()) return own;
   const std::optional<fs::path> named = find_model_path(o.tokenizer_name);
   if (!named) {
@@ -376,7 +390,7 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (!words.empty() && words[0] == "zero-to-fp32") {
     return convert_checkpoint(words_of_zero_to_fp32(words.subspan(1)));
   }
-  Options o;
+  ConversionOptions o;
   FlagTable flags;
   add_flags(flags, o);
   if (!parse_flags(flags,

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kUsage =
+constexpr const char* kConvertUsage =
     "megatron convert-megatron-checkpoint [flags] <path>\n\n"
     "Writes config.json and pytorch_model.bin beside <path>: a file model_optim_rng.pt of "
     "Megatron-LM, or a .zip archive of a release.";
@@ -67,7 +67,7 @@ int convert_megatron_checkpoint(std::span<const std::string> words) {
     rest.erase(rest.begin());
   }
   own.insert(own.end(), rest.begin(), rest.end());
-  if (!parse_flags(flags, kUsage, own)) return 0;
+  if (!parse_flags(flags, kConvertUsage, own)) return 0;
   if (path.empty()) throw ConfigError("the path of the checkpoint is missing; give it as a word");
 
   std::vector<std::string> conversion = {"--load-dir",

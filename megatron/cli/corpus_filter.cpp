@@ -12,14 +12,14 @@
 namespace megatron::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kFilterUsage =
     "megatron corpus filter-ngrams --tasks NAME... --task-file NAME=FILE[:MEMBER]...\n"
     "         --dedup-dataset FILE KEY --output FILE [flags]\n\n"
     "Removes the texts of evaluation tasks from a corpus. Documents are cut around each sequence\n"
     "of 13 words that a task also has, and around each shorter text of a task of at least 8 "
     "words.\n";
 
-struct Args {
+struct FilterArgs {
   corpus::FilterNgramsConfig config;
   std::string lambada_path;
   std::vector<std::string> task_files;
@@ -30,7 +30,7 @@ struct Args {
   CorpusRunFlags run;
 };
 
-FlagTable flags_of(Args& args) {
+FlagTable flags_of(FilterArgs& args) {
   corpus::FilterNgramsConfig& config = args.config;
   FlagTable flags;
   flags.group("files");
@@ -62,7 +62,9 @@ FlagTable flags_of(Args& args) {
   flags.add("--splits-count", config.splits_count,
             "Documents that break into more pieces are dropped.");
   flags.group("run");
-  flags.add("--num-threads,--workers", args.run.workers, "Threads. All cores if not given.").none();
+  flags.add("--num-threads,--workers", args.run.workers, "Threads. All cores if not given.")
+      .none()
+      .at_most(kMaxThreads);
   flags.add("--log-interval", args.run.log_interval, "Lines between progress reports.");
   return flags;
 }
@@ -82,7 +84,7 @@ corpus::TaskFile task_file_of(const std::string& word) {
   return task;
 }
 
-void resolve(Args& args) {
+void resolve(FilterArgs& args) {
   for (const std::string& word : args.task_files) {
     args.config.task_files.push_back(task_file_of(word));
   }
@@ -106,9 +108,9 @@ void resolve(Args& args) {
 }  // namespace
 
 int filter_ngrams(std::span<const std::string> words) {
-  Args args;
+  FilterArgs args;
   FlagTable flags = flags_of(args);
-  if (!parse_flags(flags, kUsage, words)) return 0;
+  if (!parse_flags(flags, kFilterUsage, words)) return 0;
   resolve(args);
   const corpus::FilterNgramsCounts counts =
       corpus::filter_ngrams(args.config, run_options(args.run));

@@ -25,7 +25,7 @@ namespace {
 using frontends::HostSlots;
 using Hosts = std::vector<HostSlots>;
 
-constexpr const char* kUsage =
+constexpr const char* kDeepSpeedUsage =
     "megatron deepspeed [flags] <command or script> [flags of the command]\n\n"
     "Starts a rank for each slot of a hostfile, or for each GPU of this machine.";
 
@@ -159,7 +159,7 @@ int deepspeed(std::span<const std::string> words) {
   FlagTable flags = flags_of(chosen);
   const size_t script = frontends::end_of_leading_flags(flags, words);
   const auto own = words.first(script);
-  if (!parse_flags(flags, kUsage, own)) return 0;
+  if (!parse_flags(flags, kDeepSpeedUsage, own)) return 0;
   if (!chosen.autotuning.empty() || chosen.elastic_training) {
     throw ConfigError("deepspeed: autotuning and elastic training are not available; remove them");
   }

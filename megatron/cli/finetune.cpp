@@ -19,7 +19,7 @@
 namespace megatron::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kFinetuneUsage =
     "megatron finetune --model_name_or_path DIR --train_file FILE [flags]";
 
 // The kind of the model that the words name. Their problems are for read_words().
@@ -36,7 +36,7 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
                 std::vector<std::string>& problems) {
   const ModelKind kind = in_common([&] { return kind_in(words); });
   FlagTable table = finetune_flag_table(flags);
-  if (!read_training_words(table, kUsage, kind, words, args, problems)) return false;
+  if (!read_training_words(table, kFinetuneUsage, kind, words, args, problems)) return false;
   for (std::string& problem : megatron::cli::problems(flags, kind)) {
     problems.push_back(std::move(problem));
   }

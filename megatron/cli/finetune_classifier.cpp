@@ -23,7 +23,7 @@ struct ClassifierData {
 };
 
 // Reads the texts and their labels. Threads of one process share them.
-std::shared_ptr<const ClassifierData> read_data(const Finetuning& tuning) {
+std::shared_ptr<const ClassifierData> read_classifier_data(const Finetuning& tuning) {
   const FinetuneFlags& flags = tuning.flags;
   const std::vector<std::string>& known = tuning.origin.class_names;
   const comm::Working working(tuning.world, "reading the texts");
@@ -84,7 +84,7 @@ std::string problem_type_of(LabelKind labels) {
 }  // namespace
 
 void finetune_classifier(Finetuning& tuning) {
-  const auto data = in_common([&] { return read_data(tuning); });
+  const auto data = in_common([&] { return read_classifier_data(tuning); });
   // The task evaluates when an epoch ends; the run itself never does.
   const int64_t num_train = data->task.train->num_samples();
   const Lengths lengths = apply_samples(tuning.flags, num_train, 0, tuning.replicas, tuning.args);

@@ -7,6 +7,7 @@
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/data/table_rows.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/models/t5/text_pairs_task.h"
 #include "megatron/run/common_error.h"
 
@@ -48,7 +49,7 @@ TextPairs read_files(const FinetuneFlags& flags, const std::vector<std::filesyst
 }
 
 // Reads the pairs of texts. Threads of one process share them.
-std::shared_ptr<const TextPairsTask::Data> read_data(const Finetuning& tuning) {
+std::shared_ptr<const TextPairsTask::Data> read_text_pairs(const Finetuning& tuning) {
   const comm::Working working(tuning.world, "reading the texts");
   return comm::made_once(tuning.world, [&] {
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
@@ -85,15 +86,16 @@ TextPairsTask::Ids ids_of(const Tokenizer& tokenizer, const ArgMap& stated) {
     return id ? *id : tokenizer.required_id(token);
   };
   const int64_t pad = id_of(SpecialToken::kPad, "pad_token_id");
+  const std::vector<int64_t> ends = end_tokens_of(stated);
   return {.pad = pad,
-          .eos = id_of(SpecialToken::kEos, "eos_token_id"),
+          .eos = ends.empty() ? tokenizer.required_id(SpecialToken::kEos) : ends.front(),
           .start = setting("decoder_start_token_id").value_or(pad)};
 }
 
 }  // namespace
 
 void finetune_pairs(Finetuning& tuning) {
-  const auto data = in_common([&] { return read_data(tuning); });
+  const auto data = in_common([&] { return read_text_pairs(tuning); });
   const int64_t num_train = data->train->num_pairs();
   const int64_t num_valid = data->valid == nullptr ? 0 : data->valid->num_pairs();
   const Lengths lengths =

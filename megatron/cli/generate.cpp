@@ -22,16 +22,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kT5};
+constexpr ModelKind kGenerateModels[] = {ModelKind::kGpt, ModelKind::kT5};
 
-constexpr int64_t kNotGiven = std::numeric_limits<int64_t>::min();
+constexpr int64_t kNoToken = std::numeric_limits<int64_t>::min();
 constexpr int64_t kNewTokens = 64;  // if --max-new-tokens is not given
 
 struct GenerateFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
   std::string prompt_file;
-  int64_t max_new_tokens = kNotGiven;
+  int64_t max_new_tokens = kNoToken;
   SamplingOptions sampling = {};
   bool greedy = false;
   bool ignore_eod = false;
@@ -112,7 +112,7 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   require(flags.num_beams >= 0, fmt::format("--num-beams {} must be 0 or more", flags.num_beams));
   require(flags.num_beams == 0 || !flags.logprobs,
           "--num-beams prints no log-probabilities; remove --logprobs");
-  require(flags.max_new_tokens == kNotGiven || flags.max_new_tokens >= 0,
+  require(flags.max_new_tokens == kNoToken || flags.max_new_tokens >= 0,
           fmt::format("--max-new-tokens {} must be 0 or more", flags.max_new_tokens));
   if (is_sample_run(flags.samples)) {
     for (std::string& problem : problems(flags.samples)) found.push_back(std::move(problem));
@@ -230,7 +230,7 @@ json read_request(const GenerateFlags& flags, const LoadedModel& loaded) {
 // A request for each prompt, which the encoder of a T5 reads and a GPT continues.
 std::vector<Request> requests_of(const GenerateFlags& flags, const json& read, int64_t positions) {
   Request base;
-  base.max_new_tokens = flags.max_new_tokens == kNotGiven ? kNewTokens : flags.max_new_tokens;
+  base.max_new_tokens = flags.max_new_tokens == kNoToken ? kNewTokens : flags.max_new_tokens;
   base.sampling = flags.sampling;
   if (flags.greedy) base.sampling.top_k = 1;
   base.seed = static_cast<uint64_t>(flags.seed);
@@ -249,7 +249,7 @@ std::vector<Request> requests_of(const GenerateFlags& flags, const json& read, i
     const int64_t rest = positions - static_cast<int64_t>(one.prompt.size());
     if (is_sample_run(flags.samples)) {
       one.max_new_tokens = num_new_tokens(flags.samples, one.prompt.size(), positions);
-    } else if (flags.max_new_tokens == kNotGiven && rest > 0) {
+    } else if (flags.max_new_tokens == kNoToken && rest > 0) {
       one.max_new_tokens = std::min(kNewTokens, rest);
     }
   }
@@ -267,7 +267,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  const LoadedModel loaded = load_model(flags.model, world, kGenerateModels);
   if (loaded.kind == ModelKind::kT5) in_common([&] { expect_t5_flags(flags); });
   json read;
   if (world.rank() == 0) read = read_request(flags, loaded);

@@ -28,7 +28,7 @@
 namespace megatron::cli {
 namespace {
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 enum class Ranks { kThreads, kProcesses };
 
@@ -222,6 +222,7 @@ void resolve(LaunchFlags& launch) {
   require(launch.node_rank < std::max<int64_t>(launch.nnodes, 1),
           fmt::format("--node-rank {} must be below --nnodes {}", launch.node_rank, launch.nnodes));
   if (!problems.empty()) throw ConfigError(problems);
+  launch::expect_possible_job(launch.nproc_per_node, launch.nnodes);
   if (launch.nproc_per_node == 0) launch.nproc_per_node = std::max(1, num_cuda_devices());
   if (launch.nnodes > 1) {
     launch.ranks = Ranks::kProcesses;
@@ -261,7 +262,7 @@ int launch(std::span<const std::string> words) {
         "pretrain-gpt --num-layers ...");
   }
   const RankCommand& chosen = rank_command(frontends::command_of_script(words[command]));
-  const Words rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
+  const Arguments rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(rest, ModelKind::kGpt, problems);
   resolve(launch);

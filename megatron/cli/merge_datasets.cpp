@@ -14,14 +14,14 @@
 namespace megatron::cli {
 namespace {
 
-struct Args {
+struct MergeArgs {
   std::string input;
   std::vector<std::string> datasets;
   std::string output_prefix;
   bool multimodal = false;
 };
 
-std::vector<std::string> problems(const Args& args) {
+std::vector<std::string> problems(const MergeArgs& args) {
   std::vector<std::string> wrong;
   if (args.input.empty() == args.datasets.empty()) {
     wrong.emplace_back("give either --input DIR or --datasets PREFIX...");
@@ -37,7 +37,7 @@ std::vector<std::string> problems(const Args& args) {
 }  // namespace
 
 int merge_datasets(std::span<const std::string> words) {
-  Args args;
+  MergeArgs args;
   FlagTable flags;
   flags.group("input");
   flags.add("--input", args.input, "Directory whose datasets are merged, by name.").none();

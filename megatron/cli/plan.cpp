@@ -146,7 +146,7 @@ int64_t tokens_per_sample(const TransformerConfig& c) {
   return c.seq_length + (c.kind == ModelKind::kT5 ? c.decoder_seq_length : 0);
 }
 
-double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+double gibibytes_of(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 std::vector<std::pair<const char*, double>> times_of(const StepEstimate& time) {
   return {{"linear layers", time.linear},    {"output layer", time.head},
@@ -191,26 +191,26 @@ void print_memory(const Plan& plan) {
                          plan.device == DeviceType::kCpu ? "the CPU" : "a GPU", memory.peak_at));
   for (const PlannedRow& row : memory.rows) {
     print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", name_of(row.category), row.what,
-                           gibibytes(row.bytes)));
+                           gibibytes_of(row.bytes)));
   }
-  print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes(memory.total_bytes())));
+  print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes_of(memory.total_bytes())));
   for (const MemoryRow& row : memory.host_rows) {
     print_line(
-        fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.what, gibibytes(row.bytes)));
+        fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.what, gibibytes_of(row.bytes)));
   }
   print_line(fmt::format(
       "parameters for inference, all stages together{}: {:.3f} GiB",
       plan.weights == InferenceWeights::kModel ? "" : fmt::format(", in {}", name_of(plan.weights)),
-      gibibytes(plan.inference_bytes)));
+      gibibytes_of(plan.inference_bytes)));
   if (plan.cache_bytes_per_token > 0) {
     std::string line = fmt::format(
         "keys and values for generation, all stages together{}: {:.2f} KiB a token",
         plan.kv_cache == KvCacheType::kModel ? "" : fmt::format(", in {}", name_of(plan.kv_cache)),
         static_cast<double>(plan.cache_bytes_per_token) / 1024);
     if (plan.cache_tokens > 0) {
-      line +=
-          fmt::format(", {:.3f} GiB for --cache-tokens {}",
-                      gibibytes(plan.cache_tokens * plan.cache_bytes_per_token), plan.cache_tokens);
+      line += fmt::format(", {:.3f} GiB for --cache-tokens {}",
+                          gibibytes_of(plan.cache_tokens * plan.cache_bytes_per_token),
+                          plan.cache_tokens);
     }
     print_line(line);
   }
@@ -220,7 +220,7 @@ void print_memory(const Plan& plan) {
     const RankMemory& stage = plan.stages[i];
     print_line(fmt::format("{:>5} {:>8} {:>12} {:>11.2f} {:>11.3f}   {}", i, stage.num_layers,
                            stage.num_parameters, stage.microbatches_in_flight,
-                           gibibytes(stage.total_bytes()), stage.peak_at));
+                           gibibytes_of(stage.total_bytes()), stage.peak_at));
   }
 }
 
@@ -247,8 +247,8 @@ void print_work(const Plan& plan) {
     print_line(
         fmt::format("{}, GiB: data parallel {:.3f}, tensor parallel {:.3f}, context parallel "
                     "{:.3f}, pipeline {:.3f}",
-                    what, gibibytes(t.data_parallel), gibibytes(t.tensor_parallel),
-                    gibibytes(t.context_parallel), gibibytes(t.pipeline_parallel)));
+                    what, gibibytes_of(t.data_parallel), gibibytes_of(t.tensor_parallel),
+                    gibibytes_of(t.context_parallel), gibibytes_of(t.pipeline_parallel)));
   };
   print_traffic("a rank sends in an iteration", plan.traffic[plan.largest()]);
   print_traffic("of that not overlapped", plan.exposed[plan.largest()]);

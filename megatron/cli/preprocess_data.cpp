@@ -17,13 +17,13 @@
 namespace megatron::cli {
 namespace {
 
-struct Args {
+struct PreprocessArgs {
   PreprocessConfig run;
   TokenizerConfig tokenizer{.tokenizer_type = "GPT2BPETokenizer"};
   ArgMap without_effect;
 };
 
-FlagTable flags_of(Args& args) {
+FlagTable flags_of(PreprocessArgs& args) {
   FlagTable flags;
   flags.group("input");
   flags
@@ -65,7 +65,8 @@ FlagTable flags_of(Args& args) {
   flags
       .add("--workers", args.run.workers,
            "Threads; a multiple of --partitions. All cores if not given.")
-      .none();
+      .none()
+      .at_most(kMaxThreads);
   flags.add("--partitions", args.run.partitions,
             "Deal the lines of all input files to this many parts and concatenate these.");
   flags.add_switch("--keep-sequential-samples", args.run.keep_sequential_samples,
@@ -91,7 +92,7 @@ void report_progress(const PreprocessStats& stats) {
 }  // namespace
 
 int preprocess_data(std::span<const std::string> words) {
-  Args args;
+  PreprocessArgs args;
   FlagTable flags = flags_of(args);
   if (!parse_flags(flags, "megatron preprocess-data --input FILE --output-prefix PATH [flags]",
                    words)) {

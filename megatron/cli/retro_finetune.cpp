@@ -13,7 +13,7 @@
 namespace megatron::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kRetroFinetuneUsage =
     "megatron retro-finetune --data-folder DIR --data-path WEIGHT NAME ... --load DIR --finetune "
     "[flags]";
 
@@ -51,7 +51,8 @@ int retro_finetune(std::span<const std::string> words, const comm::Group& world)
   add_unread_flags(table, flags.without_effect);
   TrainingArgs args;
   std::vector<std::string> found;
-  if (!read_training_words(table, kUsage, ModelKind::kGpt, words, args, found)) return 0;
+  if (!read_training_words(table, kRetroFinetuneUsage, ModelKind::kGpt, words, args, found))
+    return 0;
   for (std::string& problem : problems(data_folder, flags, args)) {
     found.push_back(std::move(problem));
   }

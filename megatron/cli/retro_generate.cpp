@@ -25,7 +25,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kUsage =
+constexpr const char* kRetroGenerateUsage =
     "megatron retro-generate --load DIR --task NAME --sample-input-file FILE [flags]";
 
 struct RetroGenerateFlags {
@@ -214,8 +214,9 @@ int retro_generate(std::span<const std::string> words, const comm::Group& world)
   const Speaking on_first(world.rank() == 0);
   RetroGenerateFlags flags;
   FlagTable table = flags_of(flags);
-  const CommonCommand command = {
-      .usage = kUsage, .takes_training_words = true, .problems = [&] { return problems(flags); }};
+  const CommonCommand command = {.usage = kRetroGenerateUsage,
+                                 .takes_training_words = true,
+                                 .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
   flags.model.retro_attention_gate = flags.attention_gate;
   flags.model.retro_num_neighbors = flags.num_neighbors;

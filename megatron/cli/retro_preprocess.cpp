@@ -19,6 +19,7 @@
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/core/log.h"
 #include "megatron/data/python_json.h"
 #include "megatron/data/retro/retro_samples.h"
@@ -41,7 +42,7 @@ using retro::RetroConfig;
 using retro::Task;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kUsage =
+constexpr const char* kRetroPreprocessUsage =
     "megatron retro-preprocess --retro-workdir DIR --retro-gpt-data-path 1 PREFIX "
     "--train-samples N ... [flags]";
 
@@ -125,7 +126,8 @@ std::vector<std::string> problems_of(const RetroConfig& config, const TrainingAr
 bool read_words(std::span<const std::string> words, Settings& settings,
                 std::vector<std::string>& problems) {
   FlagTable table = retro_flags(settings.own);
-  if (!read_training_words(table, kUsage, ModelKind::kBert, words, settings.training, problems)) {
+  if (!read_training_words(table, kRetroPreprocessUsage, ModelKind::kBert, words, settings.training,
+                           problems)) {
     return false;
   }
   const TrainingArgs& args = settings.training;
@@ -148,7 +150,7 @@ constexpr const char* kFixed[] = {
 void expect_same_directory(const std::filesystem::path& path, const Json& now) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return;
-  const Json before = Json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  const Json before = try_parse_json(read_text(path));
   if (!before.is_object()) {
     throw FormatError(path.string() + ": is not JSON; delete it, and the directory if in doubt");
   }
@@ -158,7 +160,7 @@ void expect_same_directory(const std::filesystem::path& path, const Json& now) {
     if (old == before.end() || *old == now.at(name)) continue;
     found.push_back(fmt::format(
         "{} was {} when {} was made, and is {}; name another --retro-workdir or delete this one",
-        name, old->dump(), path.parent_path().string(), now.at(name).dump()));
+        name, shortened_json(*old), path.parent_path().string(), shortened_json(now.at(name))));
   }
   if (!found.empty()) throw ConfigError(found);
 }

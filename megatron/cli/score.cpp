@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kBert, ModelKind::kT5};
+constexpr ModelKind kScoreModels[] = {ModelKind::kGpt, ModelKind::kBert, ModelKind::kT5};
 
 struct ScoreFlags {
   ModelFlags model;
@@ -129,7 +129,7 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   const CommonCommand command = {.usage = "megatron score --load DIR [--input FILE] [flags]"};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  const LoadedModel loaded = load_model(flags.model, world, kScoreModels);
   if (loaded.kind == ModelKind::kBert) {
     score_with_bert(flags.input, loaded, world);
   } else if (loaded.kind == ModelKind::kT5) {

@@ -24,11 +24,11 @@
 namespace megatron::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kSelfTestUsage =
     "megatron test [flags]\n\nmegatron launch --nproc-per-node N test checks N ranks of this "
     "machine.";
 
-struct Options {
+struct SelfTestOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t megabytes = 64;
 };
@@ -51,7 +51,7 @@ std::vector<Layout> layouts_of(int64_t ranks) {
   return layouts;
 }
 
-RunConfig tiny_gpt(const Options& options, int64_t ranks) {
+RunConfig tiny_gpt(const SelfTestOptions& options, int64_t ranks) {
   RunConfig config;
   config.transformer.num_layers = 4;
   config.transformer.hidden_size = 64;
@@ -90,7 +90,7 @@ std::vector<double> losses_of(RunConfig config, const comm::Group& world) {
   return losses;
 }
 
-void list_ranks(const Options& options, const comm::Group& world) {
+void list_ranks(const SelfTestOptions& options, const comm::Group& world) {
   print_line("**Ranks**");
   const Device device = chosen_device(options.device, world);
   const std::string own =
@@ -132,7 +132,7 @@ void check_groups(const Layout& layout, const comm::Group& world, Stream stream)
   print_line(fmt::format("{}: sums over all groups are right", layout.name));
 }
 
-void measure_bandwidth(const Options& options, const comm::Group& world, Stream stream) {
+void measure_bandwidth(const SelfTestOptions& options, const comm::Group& world, Stream stream) {
   constexpr int kTimes = 5;
   const int64_t bytes = options.megabytes << 20;
   Tensor data = zeros({bytes / int64_t{sizeof(float)}}, DType::kFloat32, stream);
@@ -149,7 +149,8 @@ void measure_bandwidth(const Options& options, const comm::Group& world, Stream 
                          world.size(), best / 1e9));
 }
 
-void compare_training(const Layout& layout, const Options& options, const comm::Group& world) {
+void compare_training(const Layout& layout, const SelfTestOptions& options,
+                      const comm::Group& world) {
   RunConfig config = tiny_gpt(options, world.size());
   const std::vector<double> want = losses_of(config, {});
   config.parallel.tensor_model_parallel_size = layout.tensor;
@@ -167,7 +168,7 @@ void compare_training(const Layout& layout, const Options& options, const comm::
 
 int self_test(std::span<const std::string> words, const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
-  Options options;
+  SelfTestOptions options;
   FlagTable flags;
   flags.group("test");
   flags.add_choice(
@@ -175,7 +176,7 @@ int self_test(std::span<const std::string> words, const comm::Group& world) {
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
       "Device of the ranks; auto takes GPUs if there are any.");
   flags.add("--megabytes", options.megabytes, "Size of the transfers that are timed, in MiB.");
-  if (!parse_flags(flags, kUsage, words)) return 0;
+  if (!parse_flags(flags, kSelfTestUsage, words)) return 0;
   if (options.megabytes < 1) {
     throw ConfigError(fmt::format("--megabytes {} must be at least 1", options.megabytes));
   }

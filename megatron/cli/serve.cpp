@@ -25,7 +25,7 @@
 namespace megatron::cli {
 namespace {
 
-constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kT5};
+constexpr ModelKind kServedModels[] = {ModelKind::kGpt, ModelKind::kT5};
 
 struct ServeFlags {
   ModelFlags model;
@@ -170,10 +170,10 @@ struct FrontEnd {
                .strict_http_status = flags.strict_http_status,
                .pads_beams = flags.pads_beams,
                .seed = static_cast<uint64_t>(flags.seed),
+               .end_tokens = loaded.end_tokens,
                .decoder_start = loaded.kind == ModelKind::kT5
                                     ? std::optional(loaded.required_decoder_start())
-                                    : std::nullopt,
-               .decoder_end = loaded.decoder_end},
+                                    : std::nullopt},
         server(served, flags.server) {}
 
   serve::ServedModel served;
@@ -216,7 +216,7 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   }
 
   const ExitSignals signals;  // on every rank: rank 0 tells the others when to end
-  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  const LoadedModel loaded = load_model(flags.model, world, kServedModels);
   serve::Service service(loaded.inference(), world, flags.service);
   const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
   std::optional<StopOnSignal> watch;

@@ -23,7 +23,7 @@ namespace {
 
 enum class SentencePieceKind { kBpe, kUnigram };
 
-struct Args {
+struct TokenizerTrainingArgs {
   std::vector<std::string> input;
   std::string tokenizer_type = "GPT2BPETokenizer";
   SentencePieceKind kind = SentencePieceKind::kBpe;
@@ -34,7 +34,7 @@ struct Args {
   int64_t min_frequency = 2;
 };
 
-std::vector<std::string> problems(const Args& args) {
+std::vector<std::string> problems(const TokenizerTrainingArgs& args) {
   std::vector<std::string> wrong;
   if (args.input.empty()) wrong.push_back("--input is missing; give files of text or JSON lines");
   if (args.output_dir.empty()) {
@@ -94,7 +94,7 @@ void add_plain_text(const std::string& file, const AddText& add_text) {
   add_text({reinterpret_cast<const char*>(text.bytes().data()), text.bytes().size()});
 }
 
-void add_input(const Args& args, const AddText& add_text) {
+void add_input(const TokenizerTrainingArgs& args, const AddText& add_text) {
   for (const std::string& file : args.input) {
     if (holds_json_lines(file)) {
       add_json_lines(file, args.json_keys, add_text);
@@ -104,7 +104,7 @@ void add_input(const Args& args, const AddText& add_text) {
   }
 }
 
-void warn_if_small(const Args& args, int64_t size) {
+void warn_if_small(const TokenizerTrainingArgs& args, int64_t size) {
   if (size >= args.vocab_size) return;
   warn(
       fmt::format("the text gives {} ids, fewer than --vocab-size {}; give more text, or lower "
@@ -112,7 +112,7 @@ void warn_if_small(const Args& args, int64_t size) {
                   size, args.vocab_size, args.min_frequency));
 }
 
-void train_gpt2(const Args& args) {
+void train_gpt2(const TokenizerTrainingArgs& args) {
   BpeTrainer trainer;
   add_input(args, [&](std::string_view text) { trainer.add_text(text); });
   const BpeVocabulary vocabulary = trainer.train(args.vocab_size, args.min_frequency);
@@ -123,7 +123,7 @@ void train_gpt2(const Args& args) {
                          size, vocabulary.merges.size()));
 }
 
-void train_bert(const Args& args) {
+void train_bert(const TokenizerTrainingArgs& args) {
   WordPieceTrainer trainer(args.tokenizer_type == "BertWordPieceLowerCase");
   add_input(args, [&](std::string_view text) { trainer.add_text(text); });
   const std::vector<std::string> pieces = trainer.train(args.vocab_size, args.min_frequency);
@@ -132,7 +132,7 @@ void train_bert(const Args& args) {
   print_line(fmt::format("wrote {}/vocab.txt: {} ids", args.output_dir, pieces.size()));
 }
 
-void train_sentence_piece(const Args& args) {
+void train_sentence_piece(const TokenizerTrainingArgs& args) {
   SentencePieceModelTrainer trainer;
   add_input(args, [&](std::string_view text) { trainer.add_text(text); });
   SentencePieceModelTrainer::Options options = args.sentence_piece;
@@ -147,7 +147,7 @@ void train_sentence_piece(const Args& args) {
 }  // namespace
 
 int train_tokenizer(std::span<const std::string> words) {
-  Args args;
+  TokenizerTrainingArgs args;
   FlagTable flags;
   flags.group("flags");
   flags.add(

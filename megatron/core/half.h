@@ -3,10 +3,6 @@
 #include <bit>
 #include <cstdint>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
 namespace megatron {
 
 // The upper half of an IEEE fp32: 8 exponent bits, 7 mantissa bits. Storage only; compute in float.
@@ -37,10 +33,16 @@ struct Float16 {
 
  private:
 #if defined(__F16C__)
+  // The compilers' builtins: <immintrin.h> would cost every source that includes this a second.
+  using Halves = short __attribute__((vector_size(16)));
+  using Floats = float __attribute__((vector_size(16)));
   static uint16_t from_float(float value) {
-    return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), 0), 0));
+    constexpr int kToNearestEven = 0;
+    return static_cast<uint16_t>(__builtin_ia32_vcvtps2ph(Floats{value}, kToNearestEven)[0]);
   }
-  static float to_float(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
+  static float to_float(uint16_t h) {
+    return __builtin_ia32_vcvtph2ps(Halves{static_cast<short>(h)})[0];
+  }
 #else
   static uint16_t from_float(float value);
   static float to_float(uint16_t h);

@@ -8,7 +8,7 @@ namespace megatron {
 
 std::string host_name() {
   std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   return name.data();
 }
 

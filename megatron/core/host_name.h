@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-// The name of this host: "gpu7".
+// The name of this host: "gpu7"; "localhost" if it has none.
 std::string host_name();
 
 }  // namespace megatron

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/corpus/json_object.h"
 #include "megatron/tokenizers/unicode_text.h"
 
@@ -76,14 +77,14 @@ std::vector<std::string> matches_in(const NgramDictionary& dictionary, int64_t m
 }
 
 // The text of a document, or the problem of its line.
-struct Document {
+struct FilteredDocument {
   JsonObject object;
   std::u32string text;
   std::optional<std::string> problem;
 };
 
-Document document_of(const Line& line, const std::string& key) {
-  Document document;
+FilteredDocument document_of(const Line& line, const std::string& key) {
+  FilteredDocument document;
   document.problem = document.object.parse(line.text);
   if (document.problem) return document;
   if (const std::string* const text = document.object.text(key)) {
@@ -98,7 +99,7 @@ void add_task(const TaskFile& task, const FilterNgramsConfig& config, NgramDicti
   const std::string field = task.field.empty() ? field_of_task(task.name) : task.field;
   using Json = nlohmann::json;
   const auto parser = [] {
-    return [](const Line& line) { return Json::parse(line.text, nullptr, false); };
+    return [](const Line& line) { return try_parse_json(line.text, kJsonLine); };
   };
   each_line<Json>({&task.file, 1}, {}, parser, [&](const Line& line, Json& object) {
     // A text that is not read would stay in the corpus, so a bad line ends the command.
@@ -123,7 +124,7 @@ void count_matches(const FilterNgramsConfig& config, const RunOptions& options,
   // Counts change while other threads search; these read the keys only, which stay.
   const auto make_work = [&] {
     return [&](const Line& line) {
-      Document document = document_of(line, config.key);
+      FilteredDocument document = document_of(line, config.key);
       if (document.problem) return Found{};
       return matches_in(dictionary, config.max_ngram_size, std::move(document.text));
     };
@@ -142,7 +143,7 @@ struct CleanDocument {
 
 CleanDocument cleaned(const Line& line, const FilterNgramsConfig& config,
                       const NgramDictionary& dictionary) {
-  Document document = document_of(line, config.key);
+  FilteredDocument document = document_of(line, config.key);
   CleanDocument clean;
   clean.problem = document.problem;
   if (clean.problem) return clean;

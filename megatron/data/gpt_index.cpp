@@ -17,7 +17,7 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kScanGrain = int64_t{1} << 16;  // fewest sequences that pay for a thread
+constexpr int64_t kIndexScanGrain = int64_t{1} << 16;  // fewest sequences that pay for a thread
 
 bool has_wide_positions(IndexRange sequences, const EpochPlan& plan) {
   return plan.num_epochs * sequences.size() > kMaxInt32;
@@ -48,7 +48,7 @@ template <class T>
 std::vector<T> build_sample_index(const IndexedDataset& data, std::span<const int32_t> documents,
                                   int64_t num_samples, int64_t seq_length) {
   const auto n = static_cast<int64_t>(documents.size());
-  const int64_t parts = std::clamp<int64_t>(n / kScanGrain, 1, num_threads());
+  const int64_t parts = std::clamp<int64_t>(n / kIndexScanGrain, 1, num_threads());
   std::vector<int64_t> first_token(static_cast<size_t>(parts + 1), 0);
   parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
@@ -135,7 +135,7 @@ int64_t GptIndex::shuffled(int64_t sample) const {
 
 int64_t count_tokens(const IndexedDataset& data, IndexRange sequences) {
   std::atomic<int64_t> total{0};
-  parallel_for(sequences.size(), kScanGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(sequences.size(), kIndexScanGrain, [&](int64_t begin, int64_t end) {
     int64_t sum = 0;
     for (int64_t i = begin; i < end; ++i) sum += data.length(sequences.begin + i);
     total += sum;

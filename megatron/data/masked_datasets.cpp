@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kSampleIndex = "sample_index";
+constexpr std::string_view kMaskedSampleIndex = "sample_index";
 constexpr int64_t kNoLabel = -1;
 
 Json describe_masking(Json description, const MaskingOptions& masking, double short_seq_prob) {
@@ -61,8 +61,8 @@ bool fits(const SentenceIndex& index, const IndexedDataset& data,
 
 std::optional<SentenceIndex> load(const IndexCache& cache, const IndexedDataset& data,
                                   const SentenceIndexOptions& options) {
-  if (!cache.holds({kSampleIndex})) return std::nullopt;
-  NpyFile file(cache.array_file(kSampleIndex));
+  if (!cache.holds({kMaskedSampleIndex})) return std::nullopt;
+  NpyFile file(cache.array_file(kMaskedSampleIndex));
   SentenceIndex index;
   if (file.descr() == npy_descr<uint64_t>()) {
     index.wide = NpyArray<uint64_t>(std::move(file));
@@ -83,7 +83,7 @@ SentenceIndex load_or_build(const IndexedDataset& data, SplitBounds bounds,
   SentenceIndex index =
       build_sentence_index(data, split_range(bounds, data.num_documents()), options);
   const bool is_saved = cache.save([&] {
-    const std::filesystem::path file = cache.array_file(kSampleIndex);
+    const std::filesystem::path file = cache.array_file(kMaskedSampleIndex);
     index.narrow.empty() ? index.wide.save(file) : index.narrow.save(file);
   });
   // Processes of a host share mapped pages, which the system can drop when memory is short.

@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-constexpr std::string_view kMagic{"\x93NUMPY", 6};
+constexpr std::string_view kNpyMagic{"\x93NUMPY", 6};
 constexpr size_t kAlignment = 64;
 
 // The text after `'key':` in numpy's dictionary, without leading blanks.
@@ -45,12 +45,12 @@ std::string npy_header(std::string_view descr, std::span<const int64_t> shape) {
   if (!shape.empty()) {
     dictionary.append(21 - std::min<size_t>(21, fmt::format("{}", shape[0]).size()), ' ');
   }
-  const size_t prefix = kMagic.size() + 4;
+  const size_t prefix = kNpyMagic.size() + 4;
   const size_t unpadded = prefix + dictionary.size() + 1;
   dictionary.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
   dictionary.push_back('\n');
 
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += {'\1', '\0'};
   header += static_cast<char>(dictionary.size() & 0xff);
   header += static_cast<char>(dictionary.size() >> 8);
@@ -61,7 +61,7 @@ NpyFile::NpyFile(const std::filesystem::path& path) : file_(path) {
   const std::span<const std::byte> bytes = file_.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const std::string name = path.string();
-  if (!text.starts_with(kMagic) || text.size() < 12) {
+  if (!text.starts_with(kNpyMagic) || text.size() < 12) {
     throw FormatError(fmt::format(
         "{}: does not start with a numpy header; is this a .npy file? Delete it to rebuild it",
         name));

@@ -14,7 +14,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kMaxDepth = 128;
+constexpr size_t kMaxPickleDepth = 128;
 constexpr size_t kMaxGlobal = 160;  // characters of a qualified name
 constexpr uint32_t kMaxMemo = 1u << 24;
 constexpr size_t kFreeBytes = 1u << 20;  // the copies that any small pickle may make
@@ -426,8 +426,8 @@ void check_tree(PyValue root, size_t pickle_bytes) {
   const auto enter = [&](PyValue value) {
     sizes[value.node()] = 0;
     path.push_back({value, children_of(value)});
-    if (path.size() > kMaxDepth) {
-      throw FormatError(fmt::format("pickle: values nest deeper than {} levels", kMaxDepth));
+    if (path.size() > kMaxPickleDepth) {
+      throw FormatError(fmt::format("pickle: values nest deeper than {} levels", kMaxPickleDepth));
     }
   };
   if (root.node() != nullptr) enter(root);

@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-constexpr std::string_view kZipMagic = "PK\x03\x04";
+constexpr std::string_view kTorchZipMagic = "PK\x03\x04";
 // The pickle of 0x1950a86a20f9469cfc6c, which begins the older stream.
 constexpr std::string_view kStreamMagic =
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
@@ -52,7 +52,7 @@ TorchFile::TorchFile(std::shared_ptr<const MappedFile> file, std::span<const std
     : file_(std::move(file)), bytes_(bytes), document_(std::make_unique<PyDocument>()) {
   const std::string_view text = text_of(bytes_);
   try {
-    if (text.starts_with(kZipMagic)) {
+    if (text.starts_with(kTorchZipMagic)) {
       open_zip(options);
     } else if (text.starts_with(kStreamMagic)) {
       open_stream(options);
@@ -229,7 +229,7 @@ bool is_torch_file(const std::filesystem::path& path) {
   std::string head(kStreamMagic.size(), '\0');
   file.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<size_t>(file.gcount()));
-  return head.starts_with(kZipMagic) || head == kStreamMagic;
+  return head.starts_with(kTorchZipMagic) || head == kStreamMagic;
 }
 
 }  // namespace megatron

@@ -35,7 +35,7 @@ constexpr uint16_t kZip64Field = 0x0001;
 constexpr uint16_t kPaddingField = 0x4246;  // "FB", PyTorch's
 constexpr uint16_t kDate = 0x21;            // 1 January 1980, the earliest possible date
 constexpr uint64_t kAlignment = 64;
-constexpr size_t kBlockBytes = size_t{1} << 20;
+constexpr size_t kZipBlockBytes = size_t{1} << 20;
 constexpr uint32_t kIn64 = 0xffffffff;  // marks a number in the zip64 field
 
 class Bytes {
@@ -254,7 +254,7 @@ void ZipWriter::write(std::span<const std::byte> bytes) {
   missing_ -= bytes.size();
   while (!bytes.empty()) {
     // Writes in blocks that are still in the cache after the checksum.
-    const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlockBytes));
+    const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kZipBlockBytes));
     written_.back().crc = crc32(block, written_.back().crc);
     file_.write(block);
     bytes = bytes.subspan(block.size());

@@ -6,14 +6,13 @@
 
 #include "megatron/device/trace.h"
 #include "megatron/kernels/attention.h"
+#include "megatron/ops/optional_view.h"
 #include "megatron/ops/workspace.h"
 
 namespace megatron {
 namespace {
 
 using kernels::AttentionSettings;
-
-ConstView view_or_none(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
 
 int64_t num_groups(const AttentionOptions& options) {
   return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;

@@ -2,6 +2,7 @@
 
 #include "megatron/device/trace.h"
 #include "megatron/kernels/bias_activation.h"
+#include "megatron/ops/optional_view.h"
 #include "megatron/ops/parameter_gradient.h"
 #include "megatron/ops/workspace.h"
 
@@ -24,8 +25,6 @@ Workspace workspace_of(const Tensor& x, bool wants_bias) {
   return Workspace(kernels::bias_activation_backward_workspace_bytes(rows, x.stream()), x.stream());
 }
 
-ConstView view_or_null(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
-
 }  // namespace
 
 Variable bias_activation(const Variable& x, const Variable& bias, Activation activation) {
@@ -34,7 +33,7 @@ Variable bias_activation(const Variable& x, const Variable& bias, Activation act
   if (b.defined()) expect_shape(b.shape(), {x.size(-1)}, "bias_activation: bias");
 
   Tensor y(x.shape().with(-1, output_width(x.size(-1), activation)), x.dtype(), x.stream());
-  kernels::bias_activation_forward(y.rows(), x.data().rows(), view_or_null(b), activation,
+  kernels::bias_activation_forward(y.rows(), x.data().rows(), view_or_none(b), activation,
                                    y.stream());
 
   return record("bias_activation", y, {x, bias},
@@ -45,7 +44,7 @@ Variable bias_activation(const Variable& x, const Variable& bias, Activation act
                   ParameterGradient dbias(sink, b.shape(), b.dtype(), s, wants[1]);
                   Workspace workspace = workspace_of(x, wants[1]);
                   kernels::bias_activation_backward(dx.rows(), dbias.view(), dy.rows(), x.rows(),
-                                                    view_or_null(b), activation, dbias.beta(),
+                                                    view_or_none(b), activation, dbias.beta(),
                                                     workspace.view(), s);
                   return {dx, dbias.result()};
                 });

@@ -8,13 +8,12 @@
 #include "megatron/device/trace.h"
 #include "megatron/kernels/paged_attention.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/optional_view.h"
 
 namespace megatron {
 namespace {
 
 using Ids = std::vector<int32_t>;
-
-ConstView view_or_none(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
 
 float scale_of(const PagedAttentionOptions& options, int64_t head_size) {
   return options.softmax_scale > 0 ? options.softmax_scale

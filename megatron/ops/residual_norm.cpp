@@ -6,21 +6,19 @@
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/residual_norm.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/optional_view.h"
 #include "megatron/ops/parameter_gradient.h"
 #include "megatron/ops/workspace.h"
 
 namespace megatron {
 namespace {
 
-ConstView view_or_null(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
-TensorView view_or_null(Tensor& x) { return x.defined() ? x.view() : TensorView{}; }
-
 Tensor data_of(const Variable& x) { return x.defined() ? x.data() : Tensor(); }
 GradSink sink_of(const Variable& x) { return x.defined() ? x.grad_sink() : GradSink(); }
 
 kernels::NormParameters parameters(const Tensor& weight, const Tensor& bias,
                                    const NormOptions& options) {
-  return {weight.view(), view_or_null(bias), options.one_plus_weight ? 1.0f : 0.0f,
+  return {weight.view(), view_or_none(bias), options.one_plus_weight ? 1.0f : 0.0f,
           options.epsilon};
 }
 
@@ -48,8 +46,8 @@ NormedStream recorded_residual_norm(const ResidualSum& sum, const Variable& weig
   Tensor mean = b.defined() ? Tensor({rows}, DType::kFloat32, stream) : Tensor();
   Tensor rstd({rows}, DType::kFloat32, stream);
   kernels::residual_norm_forward(
-      x.view(), y.view(), view_or_null(mean), rstd.view(), sum.branch.data().view(),
-      view_or_null(bias), sum.residual.data().view(), parameters(w, b, options), sum.key, stream);
+      x.view(), y.view(), view_or_none(mean), rstd.view(), sum.branch.data().view(),
+      view_or_none(bias), sum.residual.data().view(), parameters(w, b, options), sum.key, stream);
 
   const std::vector<Variable> outputs = record_outputs(
       "residual_norm", {x, y}, {sum.branch, sum.bias, sum.residual, weight, norm_bias},
@@ -71,14 +69,14 @@ NormedStream recorded_residual_norm(const ResidualSum& sum, const Variable& weig
         ParameterGradient dbias(bias_sink, h, bias_dtype, s, wants[1]);
         Workspace workspace(kernels::residual_norm_backward_workspace_bytes(x.shape(), s), s);
         kernels::residual_norm_backward({.dx = dx.view(),
-                                         .dbranch = view_or_null(dbranch),
+                                         .dbranch = view_or_none(dbranch),
                                          .dbias = dbias.view(),
                                          .dweight = dweight.view(),
                                          .dnorm_bias = dnorm_bias.view(),
                                          .bias_beta = dbias.beta(),
                                          .norm_beta = sinks ? 1.0f : 0.0f},
-                                        view_or_null(dys[0]), dy.view(), x.view(),
-                                        view_or_null(mean), rstd.view(), parameters(w, b, options),
+                                        view_or_none(dys[0]), dy.view(), x.view(),
+                                        view_or_none(mean), rstd.view(), parameters(w, b, options),
                                         key, workspace.view(), s);
         return {is_changed ? dbranch : dx, dbias.result(), dx, dweight.result(),
                 dnorm_bias.result()};

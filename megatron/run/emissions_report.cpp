@@ -21,7 +21,7 @@
 namespace megatron {
 namespace {
 
-constexpr const char* kFlag = "--codecarbon-dir";
+constexpr const char* kEmissionsFlag = "--codecarbon-dir";
 constexpr double kJoulesPerKwh = 3.6e6;
 
 using Columns = std::vector<std::pair<std::string, std::string>>;
@@ -133,7 +133,7 @@ void warn_of_missing(const Energy& energy, bool has_gpus) {
   warn(
       fmt::format("{}: this user can read no energy counter of {}; their columns stay empty, and "
                   "energy_consumed is without them",
-                  kFlag, fmt::join(missing, ", ")));
+                  kEmissionsFlag, fmt::join(missing, ", ")));
 }
 
 }  // namespace
@@ -155,7 +155,8 @@ EmissionsReport::EmissionsReport(std::filesystem::path file, const EnergyMeter::
       started_(std::chrono::steady_clock::now()),
       has_gpus_(options.has_gpus),
       meter_(options) {
-  AppendFile(file_, kFlag);  // a file that cannot be written is an error before the training
+  AppendFile(file_,
+             kEmissionsFlag);  // a file that cannot be written is an error before the training
   warn_of_missing(meter_.used(), has_gpus_);
 }
 
@@ -169,11 +170,11 @@ EmissionsReport::~EmissionsReport() {
       row.num_gpus = gpus->num_gpus();
       row.gpu_model = gpus->model();
     }
-    AppendFile file(file_, kFlag);
+    AppendFile file(file_, kEmissionsFlag);
     if (std::filesystem::file_size(file_) == 0) file.append(emissions_header());
     file.append(text_of(row));
   } catch (const std::exception& error) {
-    warn(fmt::format("{}: the energy of this run is lost: {}", kFlag, error.what()));
+    warn(fmt::format("{}: the energy of this run is lost: {}", kEmissionsFlag, error.what()));
   }
 }
 

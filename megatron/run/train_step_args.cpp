@@ -11,11 +11,11 @@
 namespace megatron {
 namespace {
 
-constexpr const char* kFlag = "--train-step-args";
+constexpr const char* kTrainStepFlag = "--train-step-args";
 
 int64_t integer_in(const std::string& key, const std::string& word) {
   if (const auto number = integer_of(word)) return *number;
-  throw ConfigError(fmt::format("{} {}={}: must be an integer", kFlag, key, word));
+  throw ConfigError(fmt::format("{} {}={}: must be an integer", kTrainStepFlag, key, word));
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ TrainStepArgs::TrainStepArgs(std::span<const std::string> words) {
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      throw ConfigError(fmt::format("{} {}: must have the form key=value", kFlag, word));
+      throw ConfigError(fmt::format("{} {}: must have the form key=value", kTrainStepFlag, word));
     }
     values_[word.substr(0, equals)] = word.substr(equals + 1);
   }
@@ -45,7 +45,7 @@ double TrainStepArgs::number(const std::string& key, double fallback) const {
   const std::string* value = find(key);
   if (value == nullptr) return fallback;
   if (const auto number = number_of(*value)) return *number;
-  throw ConfigError(fmt::format("{} {}={}: must be a number", kFlag, key, *value));
+  throw ConfigError(fmt::format("{} {}={}: must be a number", kTrainStepFlag, key, *value));
 }
 
 int64_t TrainStepArgs::integer(const std::string& key, int64_t fallback) const {
@@ -73,7 +73,7 @@ void TrainStepArgs::expect_all_used() const {
   }
   if (unknown.empty()) return;
   throw ConfigError(
-      fmt::format("{}: the library of --train-step does not know {}; it knows {}", kFlag,
+      fmt::format("{}: the library of --train-step does not know {}; it knows {}", kTrainStepFlag,
                   fmt::join(unknown, ", "),
                   asked_.empty() ? "none" : fmt::format("{}", fmt::join(asked_, ", "))));
 }

@@ -13,7 +13,7 @@
 namespace megatron::serve {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 // Different in every run of the server and for every answer.
 std::string new_id(bool is_chat) {
@@ -28,8 +28,8 @@ int64_t now() {
       .count();
 }
 
-json bytes_of(const std::string& text) {
-  json bytes = json::array();
+ordered_json bytes_of(const std::string& text) {
+  ordered_json bytes = ordered_json::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }
@@ -39,7 +39,9 @@ size_t num_characters(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-json optional_json(const std::optional<double>& value) { return value ? json(*value) : json(); }
+ordered_json optional_json(const std::optional<double>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
 
 }  // namespace
 
@@ -73,43 +75,43 @@ size_t CompletionAnswer::num_open() const {
 }
 
 // What the interface tells of a token: for chats an object, else a list of the four columns.
-json CompletionAnswer::token_entry(Choice& choice, int32_t token,
-                                   std::optional<double> log_probability,
-                                   const std::vector<TokenProbability>& top) const {
+ordered_json CompletionAnswer::token_entry(Choice& choice, int32_t token,
+                                           std::optional<double> log_probability,
+                                           const std::vector<TokenProbability>& top) const {
   const auto text_of = [&](int32_t id) { return model_.tokenizer.decode({&id, 1}); };
   const std::string text = text_of(token);
   const size_t offset = choice.num_offset;
   choice.num_offset += num_characters(text);
   if (completion_.is_chat) {
     const auto entry = [&](const std::string& token_text, const std::optional<double>& value) {
-      return json{{"token", token_text},
-                  {"logprob", optional_json(value)},
-                  {"bytes", bytes_of(token_text)}};
+      return ordered_json{{"token", token_text},
+                          {"logprob", optional_json(value)},
+                          {"bytes", bytes_of(token_text)}};
     };
-    json object = entry(text, log_probability);
-    object["top_logprobs"] = json::array();
+    ordered_json object = entry(text, log_probability);
+    object["top_logprobs"] = ordered_json::array();
     for (const TokenProbability& one : top) {
       object["top_logprobs"].push_back(entry(text_of(one.token), one.log_probability));
     }
     return object;
   }
-  json columns = {text, optional_json(log_probability), json(), offset};
+  ordered_json columns = {text, optional_json(log_probability), ordered_json(), offset};
   if (!top.empty()) {
-    columns[2] = json::object();
+    columns[2] = ordered_json::object();
     for (const TokenProbability& one : top) columns[2][text_of(one.token)] = one.log_probability;
     columns[2][text] = optional_json(log_probability);
   }
   return columns;
 }
 
-json CompletionAnswer::logprobs_of(const std::vector<json>& entries) const {
+ordered_json CompletionAnswer::logprobs_of(const std::vector<ordered_json>& entries) const {
   if (!completion_.logprobs) return {};
   if (completion_.is_chat) return {{"content", entries}};
-  json columns = {{"tokens", json::array()},
-                  {"token_logprobs", json::array()},
-                  {"top_logprobs", json::array()},
-                  {"text_offset", json::array()}};
-  for (const json& entry : entries) {
+  ordered_json columns = {{"tokens", ordered_json::array()},
+                          {"token_logprobs", ordered_json::array()},
+                          {"top_logprobs", ordered_json::array()},
+                          {"text_offset", ordered_json::array()}};
+  for (const ordered_json& entry : entries) {
     columns["tokens"].push_back(entry[0]);
     columns["token_logprobs"].push_back(entry[1]);
     columns["top_logprobs"].push_back(entry[2]);
@@ -118,7 +120,7 @@ json CompletionAnswer::logprobs_of(const std::vector<json>& entries) const {
   return columns;
 }
 
-std::optional<json> CompletionAnswer::take(const Event& event) {
+std::optional<ordered_json> CompletionAnswer::take(const Event& event) {
   Choice& choice = choices_[event.index];
   if (choice.is_over) return {};
   const RequestProgress& progress = event.progress;
@@ -149,37 +151,37 @@ std::optional<json> CompletionAnswer::take(const Event& event) {
   }
   choice.is_over = !choice.finish_reason.empty();
   choice.text += fresh;
-  const std::vector<json> entries(
+  const std::vector<ordered_json> entries(
       choice.token_logprobs.begin() + static_cast<std::ptrdiff_t>(first_entry),
       choice.token_logprobs.end());
   if (fresh.empty() && entries.empty() && !choice.is_over) return {};
 
-  json chunk = head(true);
-  json part = {{"index", event.index}};
+  ordered_json chunk = head(true);
+  ordered_json part = {{"index", event.index}};
   if (completion_.is_chat) {
-    part["delta"] = fresh.empty() ? json::object() : json{{"content", fresh}};
+    part["delta"] = fresh.empty() ? ordered_json::object() : ordered_json{{"content", fresh}};
   } else {
     part["text"] = fresh;
   }
   part["logprobs"] = logprobs_of(entries);
-  part["finish_reason"] = choice.is_over ? json(choice.finish_reason) : json();
-  chunk["choices"] = json::array({part});
+  part["finish_reason"] = choice.is_over ? ordered_json(choice.finish_reason) : ordered_json();
+  chunk["choices"] = ordered_json::array({part});
   if (completion_.include_usage) chunk["usage"] = nullptr;
   return chunk;
 }
 
-json CompletionAnswer::head(bool is_chunk) const {
+ordered_json CompletionAnswer::head(bool is_chunk) const {
   const char* object = !completion_.is_chat ? "text_completion"
                        : is_chunk           ? "chat.completion.chunk"
                                             : "chat.completion";
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_.name}};
 }
 
-std::vector<json> CompletionAnswer::first_chunks() const {
-  std::vector<json> chunks;
+std::vector<ordered_json> CompletionAnswer::first_chunks() const {
+  std::vector<ordered_json> chunks;
   if (!completion_.is_chat && !completion_.echo) return chunks;
   for (size_t index = 0; index < choices_.size(); ++index) {
-    json part = {{"index", index}};
+    ordered_json part = {{"index", index}};
     if (completion_.is_chat) {
       part["delta"] = {{"role", "assistant"}, {"content", ""}};
     } else {
@@ -187,16 +189,16 @@ std::vector<json> CompletionAnswer::first_chunks() const {
     }
     part["logprobs"] = completion_.logprobs && completion_.echo
                            ? logprobs_of(choices_[index].token_logprobs)
-                           : json();
+                           : ordered_json();
     part["finish_reason"] = nullptr;
     chunks.push_back(head(true));
-    chunks.back()["choices"] = json::array({part});
+    chunks.back()["choices"] = ordered_json::array({part});
     if (completion_.include_usage) chunks.back()["usage"] = nullptr;
   }
   return chunks;
 }
 
-json CompletionAnswer::usage() const {
+ordered_json CompletionAnswer::usage() const {
   size_t prompt_tokens = 0;
   for (const auto& prompt : completion_.prompts) prompt_tokens += prompt.size();
   size_t tokens = 0;
@@ -206,19 +208,19 @@ json CompletionAnswer::usage() const {
           {"total_tokens", prompt_tokens + tokens}};
 }
 
-json CompletionAnswer::usage_chunk() const {
-  json chunk = head(true);
-  chunk["choices"] = json::array();
+ordered_json CompletionAnswer::usage_chunk() const {
+  ordered_json chunk = head(true);
+  chunk["choices"] = ordered_json::array();
   chunk["usage"] = usage();
   return chunk;
 }
 
-json CompletionAnswer::whole() const {
-  json answer = head(false);
-  answer["choices"] = json::array();
+ordered_json CompletionAnswer::whole() const {
+  ordered_json answer = head(false);
+  answer["choices"] = ordered_json::array();
   for (size_t index = 0; index < choices_.size(); ++index) {
     const Choice& choice = choices_[index];
-    json part = {{"index", index}};
+    ordered_json part = {{"index", index}};
     if (completion_.is_chat) {
       part["message"] = {{"role", "assistant"}, {"content", choice.text}};
     } else {

@@ -16,8 +16,6 @@
 namespace megatron::serve {
 namespace {
 
-using httplib::Request;
-using httplib::Response;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kJson = "application/json";
@@ -26,7 +24,7 @@ std::string dumped(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-void set_error(Response& response, const ApiError& error) {
+void set_error(httplib::Response& response, const ApiError& error) {
   response.status = error.status;
   if (error.status == 429) response.set_header("Retry-After", "1");
   if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
@@ -113,15 +111,16 @@ struct Streamed {
 struct Server::Routes {
   Routes(ServedModel& the_model, const ServerOptions& the_options)
       : model(the_model), options(the_options), http(the_options.limits) {
-    http.set_pre_routing_handler([this](const Request& request, Response& response) {
-      return is_allowed(request, response) ? httplib::Server::HandlerResponse::Unhandled
-                                           : httplib::Server::HandlerResponse::Handled;
-    });
-    http.set_error_handler([](const Request& request, Response& response) {
+    http.set_pre_routing_handler(
+        [this](const httplib::Request& request, httplib::Response& response) {
+          return is_allowed(request, response) ? httplib::Server::HandlerResponse::Unhandled
+                                               : httplib::Server::HandlerResponse::Handled;
+        });
+    http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (response.body.empty()) set_missing(request, response);
     });
     http.set_exception_handler(
-        [](const Request&, Response& response, const std::exception_ptr& thrown) {
+        [](const httplib::Request&, httplib::Response& response, const std::exception_ptr& thrown) {
           try {
             std::rethrow_exception(thrown);
           } catch (const std::exception& error) {
@@ -136,7 +135,7 @@ struct Server::Routes {
   }
 
   // Everybody may see the page and whether the server lives.
-  bool is_allowed(const Request& request, Response& response) const {
+  bool is_allowed(const httplib::Request& request, httplib::Response& response) const {
     const bool is_open = options.api_key.empty() || request.path == "/health" ||
                          request.path == "/v1/health" || request.path == "/" ||
                          request.path == "/index.html";
@@ -151,7 +150,7 @@ struct Server::Routes {
     return false;
   }
 
-  static void set_missing(const Request& request, Response& response) {
+  static void set_missing(const httplib::Request& request, httplib::Response& response) {
     if (response.status == 413) {
       HttpServer::close_after_answer();
       response.set_header("Connection", "close");
@@ -166,7 +165,7 @@ struct Server::Routes {
   }
 
   void add_api() {
-    http.Put("/api", [this](const Request& request, Response& response) {
+    http.Put("/api", [this](const httplib::Request& request, httplib::Response& response) {
       const Answer answer =
           megatron_api(model, request.body, request.get_header_value("Content-Type"));
       log(request);
@@ -174,7 +173,7 @@ struct Server::Routes {
       if (answer.status == 429) response.set_header("Retry-After", "1");
       response.set_content(answer.body, kJson);
     });
-    const auto refuse = [](const Request&, Response& response) {
+    const auto refuse = [](const httplib::Request&, httplib::Response& response) {
       response.status = 405;
       response.set_header("Allow", "PUT");
       response.set_content("{\"message\":\"The method is not allowed for the requested URL.\"}\n",
@@ -187,7 +186,7 @@ struct Server::Routes {
     http.Options("/api", refuse);
   }
 
-  void log(const Request& request) const {
+  void log(const httplib::Request& request) const {
     if (!options.logs_requests) return;
     const auto body = nlohmann::json::parse(request.body, nullptr, false);
     if (body.is_object() && body.value("no_log", nlohmann::json(false)) == true) return;
@@ -196,7 +195,7 @@ struct Server::Routes {
   }
 
   void add_openai() {
-    http.Get("/v1/models", [this](const Request&, Response& response) {
+    http.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       const Json one = {{"id", model.name},
                         {"object", "model"},
                         {"created", 0},
@@ -205,7 +204,8 @@ struct Server::Routes {
       response.set_content(dumped({{"object", "list"}, {"data", Json::array({one})}}), kJson);
     });
     for (const bool is_chat : {false, true}) {
-      const auto handler = [this, is_chat](const Request& request, Response& response) {
+      const auto handler = [this, is_chat](const httplib::Request& request,
+                                           httplib::Response& response) {
         answer_completion(request, response, is_chat);
       };
       const std::string path = is_chat ? "/chat/completions" : "/completions";
@@ -214,7 +214,8 @@ struct Server::Routes {
     }
   }
 
-  void answer_completion(const Request& request, Response& response, bool is_chat) {
+  void answer_completion(const httplib::Request& request, httplib::Response& response,
+                         bool is_chat) {
     Completion completion = completion_of(model, object_of(request.body), is_chat);
     if (!completion.stream) {
       const auto ticket = model.service.submit(requests_of(completion));
@@ -231,7 +232,7 @@ struct Server::Routes {
   }
 
   void add_tokenizer() {
-    http.Post("/tokenize", [this](const Request& request, Response& response) {
+    http.Post("/tokenize", [this](const httplib::Request& request, httplib::Response& response) {
       const nlohmann::json body = object_of(request.body);
       const char* const name = body.contains("prompt") ? "prompt" : "content";
       if (!body.contains(name) || !body[name].is_string()) {
@@ -242,7 +243,7 @@ struct Server::Routes {
           dumped({{"count", ids.size()}, {"max_model_len", model.max_positions}, {"tokens", ids}}),
           kJson);
     });
-    http.Post("/detokenize", [this](const Request& request, Response& response) {
+    http.Post("/detokenize", [this](const httplib::Request& request, httplib::Response& response) {
       const nlohmann::json body = object_of(request.body);
       const auto tokens = body.find("tokens");
       std::vector<int32_t> ids;
@@ -258,7 +259,7 @@ struct Server::Routes {
   }
 
   void add_monitoring() {
-    const auto health = [this](const Request&, Response& response) {
+    const auto health = [this](const httplib::Request&, httplib::Response& response) {
       const bool is_ready = !model.service.is_stopping();
       response.status = is_ready ? 200 : 503;
       response.set_content(dumped({{"status", is_ready ? "ok" : "unavailable"},
@@ -268,14 +269,14 @@ struct Server::Routes {
     };
     http.Get("/health", health);
     http.Get("/v1/health", health);
-    http.Get("/metrics", [this](const Request&, Response& response) {
+    http.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(model.service.metrics().text(model.service.state(), model.name),
                            "text/plain; version=0.0.4; charset=utf-8");
     });
   }
 
   void add_page() {
-    const auto page = [](const Request&, Response& response) {
+    const auto page = [](const httplib::Request&, httplib::Response& response) {
       response.set_content(kPage, "text/html; charset=utf-8");
     };
     http.Get("/", page);

@@ -84,7 +84,7 @@ TokenScores pair_scores(std::string_view guess, std::string_view answer) {
 }
 
 // A string, or the text of an object; a number as it is written.
-std::string text_of(const Json& answer) {
+std::string answer_text(const Json& answer) {
   const Json& value = answer.is_object() ? answer.at("text") : answer;
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -92,13 +92,13 @@ std::string text_of(const Json& answer) {
 std::vector<std::string> answers_of(const Json& question) {
   const Json& answers =
       question.contains("answers") ? question.at("answers") : question.at("answer");
-  if (!answers.is_array()) return {text_of(answers)};
+  if (!answers.is_array()) return {answer_text(answers)};
   std::vector<std::string> texts;
-  for (const Json& answer : answers) texts.push_back(text_of(answer));
+  for (const Json& answer : answers) texts.push_back(answer_text(answer));
   return texts;
 }
 
-std::vector<std::string> lines_of(const std::filesystem::path& file) {
+std::vector<std::string> answer_lines(const std::filesystem::path& file) {
   std::vector<std::string> lines;
   std::string text = read_text(file);
   if (!text.empty() && text.back() != '\n') text.push_back('\n');
@@ -144,7 +144,7 @@ double exact_match(std::span<const std::string> guesses,
 }
 
 std::vector<std::string> read_guesses(const std::filesystem::path& file) {
-  std::vector<std::string> guesses = lines_of(file);
+  std::vector<std::string> guesses = answer_lines(file);
   for (std::string& guess : guesses) {
     remove_all(guess, kEndOfText);
     guess = std::string(stripped(guess));

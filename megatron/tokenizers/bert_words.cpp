@@ -5,7 +5,7 @@
 namespace megatron {
 namespace {
 
-BertWords::Kind kind_of(char32_t value) {
+BertWords::Kind bert_kind_of(char32_t value) {
   using Kind = BertWords::Kind;
   if (value == '\t' || value == '\n' || value == '\r' || is_space_separator(value) ||
       value == 0x2028 || value == 0x2029) {
@@ -18,7 +18,7 @@ BertWords::Kind kind_of(char32_t value) {
 
 }  // namespace
 
-BertWords::BertWords(bool lower_case) : lower_case_(lower_case), kinds_(kind_of) {
+BertWords::BertWords(bool lower_case) : lower_case_(lower_case), kinds_(bert_kind_of) {
   for (char32_t byte = 0; byte < 256; ++byte) {
     byte_kinds_[byte] = byte < 0x80 ? kinds_.of(byte) : Kind::kNonAscii;
   }

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-CasedClasses::Kind kind_of(char32_t value) {
+CasedClasses::Kind case_kind_of(char32_t value) {
   using Kind = CasedClasses::Kind;
   if (is_white_space(value)) return Kind::kSpace;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(value))) {
@@ -34,6 +34,6 @@ CasedClasses::Kind kind_of(char32_t value) {
 
 }  // namespace
 
-CasedClasses::CasedClasses() : table_(kind_of) {}
+CasedClasses::CasedClasses() : table_(case_kind_of) {}
 
 }  // namespace megatron

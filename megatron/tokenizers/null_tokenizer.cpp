@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-std::string_view stripped(std::string_view text) {
+std::string_view stripped_number(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\n\v\f\r";
   const size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return {};
@@ -31,7 +31,7 @@ class NullEncoder final : public Encoder {
 
  private:
   int32_t parse(std::string_view item) const {
-    const std::string_view digits = stripped(item);
+    const std::string_view digits = stripped_number(item);
     int64_t id = -1;
     const char* const end = digits.data() + digits.size();
     const std::from_chars_result result = std::from_chars(digits.data(), end, id);

@@ -224,18 +224,18 @@ double waiting_copies(const TransformerConfig& c, const ParallelConfig& parallel
   return std::max(0.0, copies - forward) + std::max(0.0, copies - backward);
 }
 
-struct StageWork {
+struct StageEstimate {
   double layers = 0;  // fraction of the model's layers
   bool has_head = false;
 };
 
 // The layers and the head of the slowest pipeline stage, given the whole model's times in `step`.
-StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& parallel,
-                        const StepEstimate& step) {
-  StageWork slowest;
+StageEstimate slowest_stage(const TransformerConfig& config, const ParallelConfig& parallel,
+                            const StepEstimate& step) {
+  StageEstimate slowest;
   double longest = -1;
   for (int stage = 0; stage < parallel.pipeline_model_parallel_size; ++stage) {
-    StageWork work;
+    StageEstimate work;
     for (const ModelChunk& chunk : model_chunks(parallel, config.num_layers, stage)) {
       work.layers += static_cast<double>(chunk.num_layers) / static_cast<double>(config.num_layers);
       work.has_head = work.has_head || chunk.has_head;
@@ -273,7 +273,7 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
     const double factor = all / (all - neighbor_flops(config, 1));
     for (double* part : {&step.linear, &step.attention, &step.elementwise}) *part *= factor;
   }
-  const StageWork work = slowest_stage(config, parallel, step);
+  const StageEstimate work = slowest_stage(config, parallel, step);
   const double all = tokens * static_cast<double>(num_microbatches);
   step.linear *= all * work.layers;
   step.head *= work.has_head ? all : 0;

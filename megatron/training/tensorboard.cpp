@@ -8,8 +8,10 @@
 #include <span>
 #include <variant>
 
+#include "megatron/core/host_name.h"
 #include "megatron/formats/crc32c.h"
 #include "megatron/training/event.pb.h"
+#include "megatron/training/little_endian.h"
 
 namespace megatron {
 namespace {
@@ -21,22 +23,11 @@ double wall_time() {
   return std::chrono::duration<double>(now).count();
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  return name.data();
-}
-
 // TFRecord stores a rotated and shifted checksum, so that nested records stay protected.
 uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
 uint32_t masked_crc(std::string_view bytes) {
   return masked(crc32c(std::as_bytes(std::span(bytes.data(), bytes.size()))));
-}
-
-template <class T>
-void append_little_endian(std::string& text, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
 std::string file_name() {

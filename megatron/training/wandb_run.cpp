@@ -15,6 +15,8 @@
 #include <utility>
 #include <variant>
 
+#include "megatron/core/host_name.h"
+#include "megatron/training/little_endian.h"
 #include "megatron/training/wandb.pb.h"
 
 namespace megatron {
@@ -26,11 +28,6 @@ using Clock = std::chrono::system_clock;
 constexpr size_t kBlockBytes = 32768;
 constexpr size_t kHeaderBytes = 7;  // of the file, and of each part of a record
 constexpr std::string_view kFileHeader("\x3aW&B\xe1\xbe\0", kHeaderBytes);
-
-template <class T>
-void append_little_endian(std::string& text, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
-}
 
 // A part of a record: checksum of kind and bytes, length, kind, bytes.
 std::string part_of_record(char kind, std::string_view bytes) {
@@ -73,12 +70,6 @@ std::string random_id() {
   std::string id;
   for (int i = 0; i < 8; ++i) id += kLetters[source() % kLetters.size()];
   return id;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  return name.data();
 }
 
 fs::path file_in(const fs::path& directory, Clock::time_point started, const std::string& id) {

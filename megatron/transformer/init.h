@@ -14,6 +14,11 @@ inline Placement placement_of(const TransformerConfig& config, const TensorParal
   return {config.params_dtype, stream, tp.sequence_parallel};
 }
 
+// For embeddings, the norm before the logits and the output layer.
+inline Placement outer_placement(const TransformerConfig& config, Stream stream) {
+  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
+}
+
 // For norms of heads. Each tensor-parallel rank applies them to its own heads, so that gradients
 // are partial sums without sequence parallelism, too.
 inline Placement placement_of_head_norms(const TransformerConfig& config, const TensorParallel& tp,

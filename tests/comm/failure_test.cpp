@@ -27,13 +27,13 @@ namespace {
 using testing::HasSubstr;
 using testing::MatchesRegex;
 
-constexpr Stream kCpu{};
-constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(30)};
+constexpr Stream kFailureCpu{};
+constexpr ThreadRanksOptions kFailureOptions{.timeout = std::chrono::seconds(30)};
 constexpr ThreadRanksOptions kImpatient{.timeout = std::chrono::milliseconds(500)};
 
 void reduce_ones(const Group& group, size_t count = 4) {
   std::vector<float> x(count, 1);
-  all_reduce(view_of(x), Reduce::kSum, group, kCpu);
+  all_reduce(view_of(x), Reduce::kSum, group, kFailureCpu);
 }
 
 TEST(FailureTest, ARankThatThrowsReleasesTheOthers) {
@@ -49,7 +49,7 @@ TEST(FailureTest, ARankThatThrowsReleasesTheOthers) {
           const std::string text = message_of<CommError>([&] {
             if (world.rank() == 1) {
               std::vector<float> x(1);
-              recv(view_of(x), 0, half, kCpu);
+              recv(view_of(x), 0, half, kFailureCpu);
             } else {
               reduce_ones(world.rank() == 2 ? half : world);
             }
@@ -58,7 +58,7 @@ TEST(FailureTest, ARankThatThrowsReleasesTheOthers) {
                                       "is empty"));
           ++num_released;
         },
-        kOptions);
+        kFailureOptions);
   });
   EXPECT_EQ(message, "the corpus is empty");
   EXPECT_EQ(num_released, 3);
@@ -84,7 +84,7 @@ TEST(FailureTest, IsKnownWithoutACall) {
                      "group world: rank 0 (rank 0 of the world) was released because rank 1 of the "
                      "world failed: the corpus is empty";
         },
-        kOptions);
+        kFailureOptions);
   });
   EXPECT_EQ(message, "the corpus is empty");
   EXPECT_TRUE(was_told);
@@ -98,7 +98,7 @@ TEST(FailureTest, AReleaseIsNotWhatIsReported) {
                        if (world.rank() == 1) throw std::out_of_range("mine");
                        for (;;) reduce_ones(world);
                      },
-                     kOptions),
+                     kFailureOptions),
                  std::out_of_range);
   }
 }
@@ -121,7 +121,7 @@ TEST(FailureTest, DifferentCallsAreNamed) {
         }
         reduce_ones(world);  // the group can still be used
       },
-      kOptions);
+      kFailureOptions);
 }
 
 TEST(FailureTest, AMemberThatDoesNotComeIsNamed) {
@@ -145,9 +145,9 @@ TEST(FailureTest, AMemberThatDoesNotComeIsNamed) {
             "in group embedding: rank 0 \\(rank 0 of the world\\) waited 0.5 s for rank 1 \\(rank "
             "2 of the world\\) \\(last call: all_reduce\\(sum, 4 x float32\\) in group world, done "
             ".* s ago\\)";
-        EXPECT_THAT(message_of<CommError>([&] { recv(view_of(x), 1, group, kCpu); }),
+        EXPECT_THAT(message_of<CommError>([&] { recv(view_of(x), 1, group, kFailureCpu); }),
                     MatchesRegex("recv\\(8 x float32 from 1\\) " + std::string(awaited)));
-        EXPECT_THAT(message_of<CommError>([&] { broadcast(view_of(x), 0, group, kCpu); }),
+        EXPECT_THAT(message_of<CommError>([&] { broadcast(view_of(x), 0, group, kFailureCpu); }),
                     MatchesRegex("broadcast\\(8 x float32, root 0\\) " + std::string(awaited)));
         is_over = true;
       },
@@ -160,16 +160,16 @@ TEST(FailureTest, AMemberThatEndsIsNamedAtOnce) {
       2,
       [](const Group& world) {
         reduce_ones(world);
-        if (world.rank() == 1) return send(view_of(std::vector<float>(3)), 0, world, kCpu);
+        if (world.rank() == 1) return send(view_of(std::vector<float>(3)), 0, world, kFailureCpu);
         std::vector<float> x(3);
-        recv(view_of(x), 1, world, kCpu);  // sent before the end: arrives
-        EXPECT_THAT(message_of<CommError>([&] { recv(view_of(x), 1, world, kCpu); }),
+        recv(view_of(x), 1, world, kFailureCpu);  // sent before the end: arrives
+        EXPECT_THAT(message_of<CommError>([&] { recv(view_of(x), 1, world, kFailureCpu); }),
                     HasSubstr("waits in vain for rank 1 (rank 1 of the world), whose program has "
                               "ended"));
         EXPECT_THAT(message_of<CommError>([&] { reduce_ones(world); }),
                     HasSubstr("waits in vain for rank 1 (rank 1 of the world) (last call: send"));
       },
-      kOptions);
+      kFailureOptions);
 }
 
 #if !MG_ADDRESS_SANITIZER && !MG_THREAD_SANITIZER
@@ -192,7 +192,7 @@ TEST(FailureTest, AThreadThatCannotBeStartedIsNamed) {
     std::string message;
     try {
       run_ranks(
-          200, [](const Group& world) { barrier(world); }, kOptions);
+          200, [](const Group& world) { barrier(world); }, kFailureOptions);
     } catch (const CommError& error) {
       message = error.what();
     }

@@ -17,12 +17,12 @@
 namespace megatron::comm {
 namespace {
 
-constexpr Stream kCpu{};
-constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(30)};
+constexpr Stream kGroupCpu{};
+constexpr ThreadRanksOptions kGroupOptions{.timeout = std::chrono::seconds(30)};
 
 int64_t sum_of(int64_t mine, const Group& group) {
   std::vector<int64_t> x = {mine};
-  all_reduce(view_of(x), Reduce::kSum, group, kCpu);
+  all_reduce(view_of(x), Reduce::kSum, group, kGroupCpu);
   return x[0];
 }
 
@@ -35,7 +35,7 @@ TEST(GroupTest, WorldKnowsItsRanks) {
         EXPECT_EQ(std::vector<int>(world.world_ranks().begin(), world.world_ranks().end()),
                   (std::vector<int>{0, 1, 2}));
       },
-      kOptions);
+      kGroupOptions);
 }
 
 // 8 ranks as a grid of 2 x 2 x 2; the pairs of each axis work at the same time.
@@ -61,7 +61,7 @@ TEST(GroupTest, SubgroupsOfSubgroupsWorkAtOnce) {
           ASSERT_EQ(sum_of(r, data), 2 * (r % 4) + 4);
         }
       },
-      kOptions);
+      kGroupOptions);
 }
 
 TEST(GroupTest, EqualSubgroupsAreApart) {
@@ -72,15 +72,15 @@ TEST(GroupTest, EqualSubgroupsAreApart) {
         const Group first = world.subgroup("pipeline", both);
         const Group second = world.subgroup("pipeline", both);
         const int other = 1 - world.rank();
-        send(view_of(std::vector<int32_t>{1}), other, first, kCpu);
-        send(view_of(std::vector<int32_t>{2}), other, second, kCpu);
+        send(view_of(std::vector<int32_t>{1}), other, first, kGroupCpu);
+        send(view_of(std::vector<int32_t>{2}), other, second, kGroupCpu);
         std::vector<int32_t> x(1);
-        recv(view_of(x), other, second, kCpu);
+        recv(view_of(x), other, second, kGroupCpu);
         EXPECT_EQ(x[0], 2);
-        recv(view_of(x), other, first, kCpu);
+        recv(view_of(x), other, first, kGroupCpu);
         EXPECT_EQ(x[0], 1);
       },
-      kOptions);
+      kGroupOptions);
 }
 
 TEST(GroupTest, OfOneIsTheIdentity) {
@@ -96,7 +96,7 @@ TEST(GroupTest, OfOneIsTheIdentity) {
         const std::array<int, 1> first = {0};
         EXPECT_EQ(alone.subgroup("tensor", first).world_ranks()[0], world.rank());
       },
-      kOptions);
+      kGroupOptions);
 }
 
 TEST(GroupTest, WrongMembersAreABug) {
@@ -116,7 +116,7 @@ TEST(GroupTest, WrongMembersAreABug) {
         EXPECT_EQ(message_of<InternalError>([&] { world.subgroup("data", twice); }),
                   "subgroup data names rank 1 of group world twice");
       },
-      kOptions);
+      kGroupOptions);
 }
 
 TEST(MadeOnceTest, ThreadsShareWhatRank0Makes) {

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const Secret kSecret("a secret of thirty-two characters");
+const Secret kMeetingSecret("a secret of thirty-two characters");
 
 int free_port() {
   return ntohs(own_address(listen_at(numeric_address("127.0.0.1", 0), 1).get()).port());
@@ -33,7 +33,7 @@ int free_port() {
 struct Guest {
   MeetingPlace place;
   Member member;
-  Secret secret = kSecret;
+  Secret secret = kMeetingSecret;
 };
 
 Guest guest_of(int number, int count, int port, const std::string& master = "127.0.0.1") {

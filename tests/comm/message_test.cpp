@@ -11,8 +11,8 @@
 namespace megatron::comm {
 namespace {
 
-constexpr Stream kCpu{};
-constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(30)};
+constexpr Stream kMessageCpu{};
+constexpr ThreadRanksOptions kMessageOptions{.timeout = std::chrono::seconds(30)};
 
 TEST(MessageTest, ArriveInTheOrderOfSending) {
   run_ranks(
@@ -21,16 +21,16 @@ TEST(MessageTest, ArriveInTheOrderOfSending) {
         for (int i = 0; i < 50; ++i) {
           std::vector<int32_t> x = {i, 2 * i, 3 * i};
           if (world.rank() == 0) {
-            send(view_of(x), 1, world, kCpu);
+            send(view_of(x), 1, world, kMessageCpu);
             x.assign(3, -1);  // may be reused at once
           } else {
             std::vector<int32_t> y(3);
-            recv(view_of(y), 0, world, kCpu);
+            recv(view_of(y), 0, world, kMessageCpu);
             EXPECT_EQ(y, x);
           }
         }
       },
-      kOptions);
+      kMessageOptions);
 }
 
 TEST(MessageTest, ASendDoesNotWait) {
@@ -41,14 +41,14 @@ TEST(MessageTest, ASendDoesNotWait) {
         std::vector<float> y(100000);
         for (int i = 0; i < 3; ++i) {
           send(view_of(values<float>(world.rank(), 100000, static_cast<uint64_t>(i))), other, world,
-               kCpu);
+               kMessageCpu);
         }
         for (int i = 0; i < 3; ++i) {
-          recv(view_of(y), other, world, kCpu);
+          recv(view_of(y), other, world, kMessageCpu);
           EXPECT_EQ(y, values<float>(other, 100000, static_cast<uint64_t>(i)));
         }
       },
-      kOptions);
+      kMessageOptions);
 }
 
 TEST(MessageTest, ARingExchangesInAnyOrder) {
@@ -62,12 +62,12 @@ TEST(MessageTest, ARingExchangesInAnyOrder) {
           std::vector<double> y(999);
           const std::array<Transfer, 2> receive_first = {
               {{view_of(y), previous, false}, {view_of(x), next, true}}};
-          exchange(receive_first, world, kCpu);
+          exchange(receive_first, world, kMessageCpu);
           EXPECT_EQ(y, values<double>(previous, 999));
-          start_exchange(receive_first, world, kCpu).wait();
-          exchange({}, world, kCpu);
+          start_exchange(receive_first, world, kMessageCpu).wait();
+          exchange({}, world, kMessageCpu);
         },
-        kOptions);
+        kMessageOptions);
   }
 }
 
@@ -75,14 +75,15 @@ TEST(MessageTest, SendersDoNotMix) {
   run_ranks(
       3,
       [](const Group& world) {
-        if (world.rank() > 0) return send(view_of(values<float>(world.rank(), 9)), 0, world, kCpu);
+        if (world.rank() > 0)
+          return send(view_of(values<float>(world.rank(), 9)), 0, world, kMessageCpu);
         std::vector<float> y(9);
         for (const int from : {2, 1}) {  // whoever came first
-          recv(view_of(y), from, world, kCpu);
+          recv(view_of(y), from, world, kMessageCpu);
           EXPECT_EQ(y, values<float>(from, 9));
         }
       },
-      kOptions);
+      kMessageOptions);
 }
 
 TEST(MessageTest, AnotherSizeIsRefused) {
@@ -90,13 +91,13 @@ TEST(MessageTest, AnotherSizeIsRefused) {
       2,
       [](const Group& world) {
         std::vector<float> x(5 + static_cast<size_t>(world.rank()));
-        if (world.rank() == 0) return send(view_of(x), 1, world, kCpu);
+        if (world.rank() == 0) return send(view_of(x), 1, world, kMessageCpu);
         EXPECT_EQ(
-            message_of<CommError>([&] { recv(view_of(x), 0, world, kCpu); }),
+            message_of<CommError>([&] { recv(view_of(x), 0, world, kMessageCpu); }),
             "recv(6 x float32 from 0) in group world: rank 1 (rank 1 of the world) expects "
             "a message that rank 0 (rank 0 of the world) did not send: send(5 x float32 to 1)");
       },
-      kOptions);
+      kMessageOptions);
 }
 
 TEST(MessageTest, ToOneselfIsABug) {
@@ -104,10 +105,10 @@ TEST(MessageTest, ToOneselfIsABug) {
       2,
       [](const Group& world) {
         std::vector<float> x(1);
-        EXPECT_THROW(send(view_of(x), world.rank(), world, kCpu), InternalError);
-        EXPECT_THROW(recv(view_of(x), 2, world, kCpu), InternalError);
+        EXPECT_THROW(send(view_of(x), world.rank(), world, kMessageCpu), InternalError);
+        EXPECT_THROW(recv(view_of(x), 2, world, kMessageCpu), InternalError);
       },
-      kOptions);
+      kMessageOptions);
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(30)};
-constexpr ThreadRanksOptions kImpatient{.timeout = std::chrono::milliseconds(500)};
+constexpr ThreadRanksOptions kProcessGroupOptions{.timeout = std::chrono::seconds(30)};
+constexpr ThreadRanksOptions kProcessGroupImpatient{.timeout = std::chrono::milliseconds(500)};
 constexpr Call kMeeting{Operation::kConnect};
 
 std::unique_ptr<ProcessGroup> made(const Group& world, int64_t extra_bytes = 0) {
@@ -95,7 +95,7 @@ TEST(ProcessGroupTest, PartsAreReadBetweenMeetingAndParting) {
           group->part();
         }
       },
-      kOptions);
+      kProcessGroupOptions);
 }
 
 TEST(ProcessGroupTest, ItsMemoryIsNobodyElses) {
@@ -112,7 +112,7 @@ TEST(ProcessGroupTest, ItsMemoryIsNobodyElses) {
         EXPECT_EQ(group->extra()[4999], std::byte{3});
         group->part();
       },
-      kOptions);
+      kProcessGroupOptions);
 }
 
 TEST(ProcessGroupTest, DifferentCallsAreNamed) {
@@ -128,7 +128,7 @@ TEST(ProcessGroupTest, DifferentCallsAreNamed) {
         group->meet(kMeeting, {});  // the group can still be used
         group->part();
       },
-      kOptions);
+      kProcessGroupOptions);
 }
 
 TEST(ProcessGroupTest, AMemberThatDoesNotComeIsNamed) {
@@ -152,7 +152,7 @@ TEST(ProcessGroupTest, AMemberThatDoesNotComeIsNamed) {
         EXPECT_THAT(text, HasSubstr("waited 0.5 s for rank 0 (rank 0 of the world) (last call in "
                                     "this group: all_reduce(sum, 5 x float32))"));
       },
-      kImpatient);
+      kProcessGroupImpatient);
   EXPECT_THAT(captured_err.text(), HasSubstr("the last calls of all ranks"));
 }
 
@@ -173,7 +173,7 @@ TEST(ProcessGroupTest, ARankThatThrowsReleasesTheOthers) {
               HasSubstr("was released because rank 1 of the world failed: the disk is full"));
           ++num_released;
         },
-        kOptions);
+        kProcessGroupOptions);
   });
   EXPECT_EQ(message, "the disk is full");
   EXPECT_EQ(num_released, 2);
@@ -202,7 +202,7 @@ TEST(ProcessGroupTest, MessagesArriveInOrder) {
         EXPECT_TRUE(group->is_taken(other, 999));
         EXPECT_FALSE(group->is_taken(other, 1000));
       },
-      kOptions);
+      kProcessGroupOptions);
 }
 
 TEST(ProcessGroupTest, ASenderWaitsOnlyForAFullMailbox) {
@@ -226,7 +226,7 @@ TEST(ProcessGroupTest, ASenderWaitsOnlyForAFullMailbox) {
           }
         }
       },
-      kImpatient);
+      kProcessGroupImpatient);
 }
 
 TEST(ProcessGroupTest, AMessageOfAnotherSizeIsNamed) {
@@ -244,7 +244,7 @@ TEST(ProcessGroupTest, AMessageOfAnotherSizeIsNamed) {
                     HasSubstr("rank 1 (rank 1 of the world) expects a message that rank 0 (rank 0 "
                               "of the world) did not send: send("));
       },
-      kOptions);
+      kProcessGroupOptions);
 }
 
 TEST(ProcessGroupTest, AllKnowTheFirstProblem) {
@@ -256,7 +256,7 @@ TEST(ProcessGroupTest, AllKnowTheFirstProblem) {
         EXPECT_EQ(first_problem(world.transport(), own),
                   "rank 1 (rank 1 of the world): " + std::string(199, 'x'));
       },
-      kOptions);
+      kProcessGroupOptions);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 namespace megatron::comm {
 namespace {
 
-constexpr Stream kCpu{};
+constexpr Stream kScaleCpu{};
 constexpr int kSize = 4096;
 constexpr int kTensor = 8;
 constexpr int kPipeline = 16;
@@ -74,22 +74,22 @@ void step(const Rank& rank) {
   std::vector<float> activations(1024, 1);
   const int stage = rank.pipeline.rank();
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
-    if (stage > 0) recv(view_of(activations), stage - 1, rank.pipeline, kCpu);
+    if (stage > 0) recv(view_of(activations), stage - 1, rank.pipeline, kScaleCpu);
     for (int layer = 0; layer < 2; ++layer) {
       std::fill(activations.begin(), activations.end(), 1.0f);
-      all_reduce(view_of(activations), Reduce::kSum, rank.tensor, kCpu);
+      all_reduce(view_of(activations), Reduce::kSum, rank.tensor, kScaleCpu);
     }
     EXPECT_EQ(activations[7], kTensor);
-    if (stage + 1 < kPipeline) send(view_of(activations), stage + 1, rank.pipeline, kCpu);
+    if (stage + 1 < kPipeline) send(view_of(activations), stage + 1, rank.pipeline, kScaleCpu);
   }
   std::vector<float> gradients(kData * 256, 1);
   std::vector<float> part(256);
-  reduce_scatter(view_of(part), view_of(gradients), Reduce::kSum, rank.data, kCpu);
-  all_gather(view_of(gradients), view_of(part), rank.data, kCpu);
+  reduce_scatter(view_of(part), view_of(gradients), Reduce::kSum, rank.data, kScaleCpu);
+  all_gather(view_of(gradients), view_of(part), rank.data, kScaleCpu);
   EXPECT_EQ(gradients[5000], kData);
   for (int i = 0; i < 3; ++i) {  // norm, loss, signal
     std::vector<float> number = {1};
-    all_reduce(view_of(number), Reduce::kSum, rank.world, kCpu);
+    all_reduce(view_of(number), Reduce::kSum, rank.world, kScaleCpu);
     EXPECT_EQ(number[0], kSize);
   }
 }

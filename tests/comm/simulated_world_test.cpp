@@ -22,7 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Stream kCpu{};
+constexpr Stream kSimulatedWorldCpu{};
 constexpr auto kTimeout = std::chrono::seconds(30);
 
 // f on `size` processes that speak directly in groups of at most `direct`; what they sent.
@@ -61,28 +61,29 @@ std::vector<std::byte> results(const Group& world) {
   for (const int64_t count : {0, 1, 5, 4099, 300'007}) {
     for (const Reduce op : {Reduce::kSum, Reduce::kMax}) {
       std::vector<T> x = values<T>(world.rank(), count);
-      all_reduce(view_of(x), op, world, kCpu);
+      all_reduce(view_of(x), op, world, kSimulatedWorldCpu);
       append(all, x);
     }
   }
   for (const int64_t count : {0, 1, 5, 70'001}) {
     std::vector<T> x = values<T>(world.rank(), size * count);
     std::vector<T> y(static_cast<size_t>(count));
-    reduce_scatter(view_of(y), view_of(x), Reduce::kSum, world, kCpu);
+    reduce_scatter(view_of(y), view_of(x), Reduce::kSum, world, kSimulatedWorldCpu);
     append(all, y);
     const TensorView own = part_of(x, world.rank(), size);  // in place
-    reduce_scatter(own, view_of(x), Reduce::kSum, world, kCpu);
+    reduce_scatter(own, view_of(x), Reduce::kSum, world, kSimulatedWorldCpu);
     EXPECT_TRUE(count == 0 || std::memcmp(own.data, y.data(), y.size() * sizeof(T)) == 0);
   }
   for (const int64_t count : {1, 5, 90'001}) {
     std::vector<T> y(static_cast<size_t>(size * count));
-    all_gather(view_of(y), view_of(values<T>(world.rank(), count)), world, kCpu);
+    all_gather(view_of(y), view_of(values<T>(world.rank(), count)), world, kSimulatedWorldCpu);
     append(all, y);
-    all_to_all(view_of(y), view_of(values<T>(world.rank(), size * count)), world, kCpu);
+    all_to_all(view_of(y), view_of(values<T>(world.rank(), size * count)), world,
+               kSimulatedWorldCpu);
     append(all, y);
     for (const int root : {0, size / 2, size - 1}) {
       std::vector<T> x = values<T>(world.rank(), 4 * count);
-      broadcast(view_of(x), root, world, kCpu);
+      broadcast(view_of(x), root, world, kSimulatedWorldCpu);
       append(all, x);
     }
     barrier(world);
@@ -94,13 +95,13 @@ template <class T>
 class SimulatedSumTest : public testing::Test {};
 // The thread sanitizer makes the larger ones take minutes, and sees the same threads in few.
 #if MG_THREAD_SANITIZER
-using Reducible = testing::Types<float>;
+using SimulatedWorldReducible = testing::Types<float>;
 constexpr int kWorldSizes[] = {2, 9};
 #else
-using Reducible = testing::Types<float, BFloat16, double>;
+using SimulatedWorldReducible = testing::Types<float, BFloat16, double>;
 constexpr int kWorldSizes[] = {2, 3, 5, 8, 13};
 #endif
-TYPED_TEST_SUITE(SimulatedSumTest, Reducible);
+TYPED_TEST_SUITE(SimulatedSumTest, SimulatedWorldReducible);
 
 // By tree, chain and ring as between every two, and as threads do it.
 TYPED_TEST(SimulatedSumTest, EveryWayHasTheBitsOfThreads) {
@@ -123,9 +124,9 @@ TEST(SimulatedWorldTest, ALargeGroupSpeaksToFew) {
   const std::vector<PostOffice::Traffic> traffic =
       simulate(kSize, MessageTransport::kDirect, [](const Group& world) {
         std::vector<float> x(100'000, 1);
-        all_reduce(view_of(x), Reduce::kSum, world, kCpu);
+        all_reduce(view_of(x), Reduce::kSum, world, kSimulatedWorldCpu);
         x.resize(10);
-        all_reduce(view_of(x), Reduce::kSum, world, kCpu);
+        all_reduce(view_of(x), Reduce::kSum, world, kSimulatedWorldCpu);
         barrier(world);
       });
   int64_t messages = 0;
@@ -152,11 +153,13 @@ TEST(SimulatedWorldTest, ALyingHeaderIsRefused) {
                                      std::make_shared<RankContext>(), PostOffice::Porter::kNone);
     const auto sender = std::make_shared<MessageTransport>(
         theirs, Membership{.name = "world", .rank = 1, .world_ranks = {0, 1}});
-    send(view_of(std::vector<float>(4)), 0, Group(sender), kCpu);  // tells the group's number
+    send(view_of(std::vector<float>(4)), 0, Group(sender),
+         kSimulatedWorldCpu);  // tells the group's number
     header.group = other.box(0).from[1].front().header.group;
     net.deliver(1, 0, {header, std::vector<std::byte>(bytes)});
     std::vector<float> x(4);
-    return message_of<CommError>([&] { recv(view_of(x), 1, Group(transport), kCpu); });
+    return message_of<CommError>(
+        [&] { recv(view_of(x), 1, Group(transport), kSimulatedWorldCpu); });
   };
   const Call call{Operation::kSend, DType::kFloat32, 4, Reduce::kSum, 0};
   for (const int64_t bytes : {int64_t{1024}, int64_t{0}, int64_t{8}, int64_t{-1}, INT64_MAX}) {

@@ -31,16 +31,16 @@ namespace {
 using namespace std::chrono_literals;
 using testing::HasSubstr;
 
-constexpr Stream kCpu{};
-const Secret kSecret("a secret of thirty-two characters");
+constexpr Stream kTcpWireCpu{};
+const Secret kTcpWireSecret("a secret of thirty-two characters");
 
-int free_port() {
+int tcp_wire_free_port() {
   return ntohs(own_address(listen_at(numeric_address("127.0.0.1", 0), 1).get()).port());
 }
 
 void run_over_tcp(int size, std::chrono::milliseconds timeout,
                   const std::function<void(const Group& world, PostOffice& office)>& f) {
-  const int port = free_port();
+  const int port = tcp_wire_free_port();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -53,7 +53,8 @@ void run_over_tcp(int size, std::chrono::milliseconds timeout,
                                     .master_port = port};
       const auto context = std::make_shared<RankContext>();
       context->timeout = timeout;
-      const auto office = std::make_shared<PostOffice>(make_tcp_wire(place, kSecret, 20s), context);
+      const auto office =
+          std::make_shared<PostOffice>(make_tcp_wire(place, kTcpWireSecret, 20s), context);
       Membership everybody{.name = "world", .rank = rank, .world_ranks = {}};
       for (int i = 0; i < size; ++i) everybody.world_ranks.push_back(i);
       f(Group(std::make_shared<MessageTransport>(office, std::move(everybody), 2)), *office);
@@ -113,12 +114,12 @@ TEST(TcpWireTest, ConnectsToThoseItSpeaksWith) {
     std::vector<float> x = values<float>(world.rank(), 5000);
     std::vector<float> y(5000);
     const std::array<Transfer, 2> both = {{{view_of(x), other, true}, {view_of(y), other, false}}};
-    exchange(both, world, kCpu);
+    exchange(both, world, kTcpWireCpu);
     EXPECT_EQ(y, values<float>(other, 5000));
     EXPECT_EQ(office.traffic().peers, 1);
     for (int i = 0; i < 20; ++i) barrier(world);
     std::vector<float> z(3'000'000 + 5, static_cast<float>(world.rank()));
-    all_reduce(view_of(z), Reduce::kSum, world, kCpu);
+    all_reduce(view_of(z), Reduce::kSum, world, kTcpWireCpu);
     EXPECT_EQ(z.back(), 15);
     EXPECT_LE(office.traffic().peers, 5);
   });
@@ -130,11 +131,11 @@ TEST(TcpWireTest, SendsGoOnInTheBackground) {
   run_over_tcp(2, 20s, [&](const Group& world, PostOffice&) {
     std::vector<float> x(20'000'000, 3);
     if (world.rank() == 0) {
-      send(view_of(x), 1, world, kCpu);
+      send(view_of(x), 1, world, kTcpWireCpu);
       while (!is_received) std::this_thread::yield();  // no call
     } else {
       x.assign(x.size(), 0);
-      recv(view_of(x), 0, world, kCpu);
+      recv(view_of(x), 0, world, kTcpWireCpu);
       EXPECT_EQ(x.back(), 3);
       is_received = true;
     }

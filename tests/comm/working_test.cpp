@@ -20,9 +20,9 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Stream kCpu{};
+constexpr Stream kWorkingCpu{};
 // Longer than a busy machine leaves a thread waiting.
-constexpr auto kTimeout = std::chrono::milliseconds(1000);
+constexpr auto kWorkingTimeout = std::chrono::milliseconds(1000);
 
 void work_for(std::chrono::milliseconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
@@ -35,19 +35,19 @@ TEST(WorkingTest, OthersWaitForARankAtWork) {
             [](const Group& world) {
               if (world.rank() == 1) {
                 const Working working(world, "saving iteration 40");
-                work_for(2 * kTimeout);
+                work_for(2 * kWorkingTimeout);
               }
               barrier(world);
               std::vector<float> x(1);
               if (world.rank() == 1) {
                 const Working working(world, "building an index");
-                work_for(2 * kTimeout);
-                send(view_of(x), 0, world, kCpu);
+                work_for(2 * kWorkingTimeout);
+                send(view_of(x), 0, world, kWorkingCpu);
               } else if (world.rank() == 0) {
-                recv(view_of(x), 1, world, kCpu);
+                recv(view_of(x), 1, world, kWorkingCpu);
               }
             },
-            {.timeout = kTimeout});
+            {.timeout = kWorkingTimeout});
   EXPECT_THAT(captured_err.text(),
               testing::AllOf(HasSubstr("waiting beyond the time-out of 1 s: rank 1 is saving "
                                        "iteration 40"),
@@ -64,17 +64,17 @@ TEST(WorkingTest, SilenceAfterTheWorkIsATimeOut) {
               if (world.rank() == 1) {
                 {
                   const Working working(world, "saving");
-                  work_for(2 * kTimeout);
+                  work_for(2 * kWorkingTimeout);
                 }
                 while (!is_over) std::this_thread::yield();
                 return;
               }
               const auto begin = std::chrono::steady_clock::now();
               error = message_of<CommError>([&] { barrier(world); });
-              EXPECT_GE(std::chrono::steady_clock::now() - begin, 2 * kTimeout);
+              EXPECT_GE(std::chrono::steady_clock::now() - begin, 2 * kWorkingTimeout);
               is_over = true;
             },
-            {.timeout = kTimeout});
+            {.timeout = kWorkingTimeout});
   EXPECT_THAT(error, HasSubstr("waited 1 s for rank 1"));
 }
 
@@ -93,7 +93,7 @@ TEST(WorkingTest, AWaitInsideTheScopeIsNoWork) {
                           HasSubstr("waited 1 s for rank 1"));
               is_over = true;
             },
-            {.timeout = kTimeout});
+            {.timeout = kWorkingTimeout});
 }
 
 // A rank that enters a call was at work until then: its silence begins with the call.
@@ -107,15 +107,15 @@ TEST(WorkingTest, SilenceBeginsWithACallInsideTheScope) {
               std::vector<float> x(1);
               if (world.rank() == 1) {
                 const Working working(world, "saving");
-                work_for(3 * kTimeout / 2);
+                work_for(3 * kWorkingTimeout / 2);
                 call = Clock::now();
-                message_of<CommError>([&] { recv(view_of(x), 0, world, kCpu); });
+                message_of<CommError>([&] { recv(view_of(x), 0, world, kWorkingCpu); });
                 return;
               }
-              message_of<CommError>([&] { recv(view_of(x), 1, world, kCpu); });
-              EXPECT_GE(Clock::now() - call.load(), kTimeout);
+              message_of<CommError>([&] { recv(view_of(x), 1, world, kWorkingCpu); });
+              EXPECT_GE(Clock::now() - call.load(), kWorkingTimeout);
             },
-            {.timeout = kTimeout});
+            {.timeout = kWorkingTimeout});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/null_tokenizer.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
@@ -22,12 +23,12 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::filesystem::path kGolden = source_path("tests/golden/megatron");
+const std::filesystem::path kMaskedDatasetsGolden = source_path("tests/golden/megatron");
 
 // The vocabulary of the golden data as Megatron-LM's BERT tokenizer extends it.
 std::shared_ptr<const MaskingVocabulary> golden_vocabulary(int64_t extra_ids) {
   auto vocabulary = std::make_shared<MaskingVocabulary>();
-  std::ifstream file(kGolden / "data/bert-vocab.txt");
+  std::ifstream file(kMaskedDatasetsGolden / "data/bert-vocab.txt");
   for (std::string piece; std::getline(file, piece);) {
     const int64_t id = vocabulary->size++;
     vocabulary->continues_word.push_back(piece.starts_with("##"));
@@ -56,7 +57,8 @@ DatasetOptions golden_options(int64_t seq_length, const std::string& extra_ids) 
 }
 
 std::shared_ptr<const IndexedDataset> golden_sentences() {
-  return std::make_shared<const IndexedDataset>(kGolden / "data/sentences_text_sentence");
+  return std::make_shared<const IndexedDataset>(kMaskedDatasetsGolden /
+                                                "data/sentences_text_sentence");
 }
 
 struct GoldenSplit {
@@ -93,14 +95,16 @@ class MaskedCacheTest : public testing::TestWithParam<GoldenSplit> {
 TEST_P(MaskedCacheTest, OfBertEqualsMegatrons) {
   BertDataset::Settings settings;
   settings.vocabulary = golden_vocabulary(0);
-  expect_equal_cache(bert_dataset_maker(settings), golden_options(32, "0"), kGolden / "bert/cache");
+  expect_equal_cache(bert_dataset_maker(settings), golden_options(32, "0"),
+                     kMaskedDatasetsGolden / "bert/cache");
 }
 
 TEST_P(MaskedCacheTest, OfT5EqualsMegatrons) {
   T5Dataset::Settings settings;
   settings.decoder_seq_length = 16;
   settings.vocabulary = golden_vocabulary(100);
-  expect_equal_cache(t5_dataset_maker(settings), golden_options(32, "100"), kGolden / "t5/cache");
+  expect_equal_cache(t5_dataset_maker(settings), golden_options(32, "100"),
+                     kMaskedDatasetsGolden / "t5/cache");
 }
 
 INSTANTIATE_TEST_SUITE_P(Splits, MaskedCacheTest,
@@ -112,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Splits, MaskedCacheTest,
 TEST(MaskedDatasets, ASplitWithoutDocumentsIsNotEvaluated) {
   const TemporaryDirectory directory;
   DataConfig config;
-  config.data_path = {(kGolden / "data/sentences_text_sentence").string()};
+  config.data_path = {(kMaskedDatasetsGolden / "data/sentences_text_sentence").string()};
   config.data_cache_path = directory.path().string();
   config.split = "99,1,0.001";
   BertDataset::Settings settings;
@@ -140,7 +144,7 @@ struct GoldenSamples {
 };
 
 std::vector<GoldenSamples> golden_samples() {
-  std::ifstream file(kGolden / "masked/samples.txt");
+  std::ifstream file(kMaskedDatasetsGolden / "masked/samples.txt");
   std::vector<GoldenSamples> cases;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("#")) continue;
@@ -215,6 +219,22 @@ TEST(MaskedDatasetsTest, ACacheOfOtherDataIsBuiltAgain) {
     NpyArray<uint32_t>(std::vector<uint32_t>{0, 999999999, 5}, {1, 3}).save(entry.path());
   }
   EXPECT_EQ(dataset_of(c, directory.path())->num_samples(), samples);
+}
+
+// BERT and T5: the state of the data is compared, whatever the rows say.
+TEST(MaskedDatasetsTest, ACacheOfAnotherStateOfTheDataIsBuiltAgain) {
+  const std::vector<GoldenSamples> cases = golden_samples();
+  for (const GoldenSamples& c : {cases.front(), cases.back()}) {
+    const TemporaryDirectory directory;
+    const int64_t samples = dataset_of(c, directory.path())->num_samples();
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+      if (!entry.path().string().ends_with("-data.txt")) continue;
+      write_text_atomically(entry.path(), "of another state\n");
+    }
+    CapturedStderr captured;
+    EXPECT_EQ(dataset_of(c, directory.path())->num_samples(), samples);
+    EXPECT_THAT(captured.text(), HasSubstr("the cached index is of another state of"));
+  }
 }
 
 TEST(MaskedDatasetsTest, ATokenBeyondTheVocabularyIsNamed) {

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::filesystem::path golden(const std::string& name) {
+std::filesystem::path parquet_file_golden(const std::string& name) {
   return source_path("tests/golden/parquet/" + name + ".parquet");
 }
 
@@ -43,24 +43,25 @@ std::vector<std::string> golden_texts() {
 TEST(ParquetFileTest, ReadsWhatArrowWrites) {
   for (const char* const name :
        {"snappy", "zstd_v2", "gzip_plain", "none_required", "none_v2_required"}) {
-    EXPECT_EQ(texts_of(golden(name)), golden_texts()) << name;
-    EXPECT_THAT(ParquetFile(golden(name)).columns(), ElementsAre("text", "number")) << name;
-    EXPECT_EQ(ParquetFile(golden(name)).num_rows(), 27) << name;
+    EXPECT_EQ(texts_of(parquet_file_golden(name)), golden_texts()) << name;
+    EXPECT_THAT(ParquetFile(parquet_file_golden(name)).columns(), ElementsAre("text", "number"))
+        << name;
+    EXPECT_EQ(ParquetFile(parquet_file_golden(name)).num_rows(), 27) << name;
   }
 }
 
 TEST(ParquetFileTest, WhatIsNotReadIsNamed) {
-  EXPECT_THAT(message_of<FormatError>([] { texts_of(golden("brotli")); }),
+  EXPECT_THAT(message_of<FormatError>([] { texts_of(parquet_file_golden("brotli")); }),
               HasSubstr("brotli.parquet: the column text is packed by BROTLI, which is not read; "
                         "write the file with SNAPPY"));
-  EXPECT_THAT(message_of<FormatError>([] { texts_of(golden("delta")); }),
+  EXPECT_THAT(message_of<FormatError>([] { texts_of(parquet_file_golden("delta")); }),
               HasSubstr("delta.parquet: column text: the encoding DELTA_LENGTH_BYTE_ARRAY is not "
                         "read; write the file with PLAIN"));
-  EXPECT_THAT(message_of<FormatError>([] { texts_of(golden("absent")); }),
+  EXPECT_THAT(message_of<FormatError>([] { texts_of(parquet_file_golden("absent")); }),
               HasSubstr("absent.parquet: column text: row 2 has no text"));
-  EXPECT_THAT(message_of<ConfigError>([] { texts_of(golden("snappy"), "number"); }),
+  EXPECT_THAT(message_of<ConfigError>([] { texts_of(parquet_file_golden("snappy"), "number"); }),
               HasSubstr("the column number holds INT64, not texts; there are text, number"));
-  EXPECT_THAT(message_of<ConfigError>([] { texts_of(golden("snappy"), "body"); }),
+  EXPECT_THAT(message_of<ConfigError>([] { texts_of(parquet_file_golden("snappy"), "body"); }),
               HasSubstr("there is no column body; there are text, number"));
 }
 
@@ -75,7 +76,7 @@ class DamagedParquetTest : public testing::Test {
 };
 
 TEST_F(DamagedParquetTest, IsNamed) {
-  const std::string good = read_text(golden("snappy"));
+  const std::string good = read_text(parquet_file_golden("snappy"));
   EXPECT_THAT(message_for("{\"text\": \"a\"}\n"), HasSubstr("a.parquet: is no Parquet file"));
   EXPECT_THAT(message_for(good.substr(0, good.size() - 1)), HasSubstr("its end is missing"));
   std::string large = good;

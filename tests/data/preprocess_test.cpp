@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kGolden = source_path("tests/golden/megatron/data/");
+const std::string kPreprocessGolden = source_path("tests/golden/megatron/data/");
 
 // Each byte is an id; 256 ends documents.
 class ByteTokenizer final : public Tokenizer {
@@ -99,9 +99,10 @@ class PreprocessTest : public testing::Test {
 };
 
 TEST_F(PreprocessTest, TheGoldenCorpusByteForByte) {
-  const Gpt2BpeTokenizer tokenizer(kGolden + "vocab.json", kGolden + "merges.txt");
+  const Gpt2BpeTokenizer tokenizer(kPreprocessGolden + "vocab.json",
+                                   kPreprocessGolden + "merges.txt");
   for (const int64_t workers : {1, 2, 5}) {
-    PreprocessConfig c = config(kGolden + "corpus.jsonl");
+    PreprocessConfig c = config(kPreprocessGolden + "corpus.jsonl");
     c.append_eod = true;
     c.workers = workers;
     const PreprocessStats stats = preprocess(c, tokenizer);
@@ -109,7 +110,8 @@ TEST_F(PreprocessTest, TheGoldenCorpusByteForByte) {
     EXPECT_EQ(stats.bad_lines, 0);
     EXPECT_EQ(stats.tokens, 123396 / 2);
     for (const std::string ending : {"_text_document.bin", "_text_document.idx"}) {
-      EXPECT_EQ(read_text(c.output_prefix + ending), read_text(kGolden + "corpus" + ending));
+      EXPECT_EQ(read_text(c.output_prefix + ending),
+                read_text(kPreprocessGolden + "corpus" + ending));
     }
   }
 }

@@ -14,19 +14,20 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Words = std::vector<std::string>;
 
-struct Applied {
+struct DeepspeedFlagsApplied {
   TrainingArgs args;
   std::vector<std::string> problems;
 };
 
 // Flags with --deepspeed_config naming a file of that text; empty: without the flag.
-Applied applied(const std::string& file, Words words, int64_t world_size = 2) {
+DeepspeedFlagsApplied deepspeed_flags_applied(const std::string& file, Words words,
+                                              int64_t world_size = 2) {
   const TemporaryDirectory directory;
   if (!file.empty()) {
     words.insert(words.end(),
                  {"--deepspeed", "--deepspeed_config", directory.write("ds.json", file)});
   }
-  Applied result;
+  DeepspeedFlagsApplied result;
   result.args = parsed_flags(words, ModelKind::kGpt, result.problems);
   apply_deepspeed_flags(result.args, world_size, result.problems);
   return result;
@@ -45,7 +46,8 @@ constexpr const char* kTiny = R"({
 })";
 
 TEST(DeepSpeedFlags, BigSciencesFileBecomesFlags) {
-  const Applied got = applied(kTiny, {"--micro-batch-size", "1", "--global-batch-size", "16",
+  const DeepspeedFlagsApplied got =
+      deepspeed_flags_applied(kTiny, {"--micro-batch-size", "1", "--global-batch-size", "16",
                                       "--fp16", "--zero-stage", "1", "--clip-grad", "1.0"});
   EXPECT_THAT(got.problems, IsEmpty());
   EXPECT_TRUE(got.args.parallel.use_distributed_optimizer);
@@ -58,16 +60,16 @@ TEST(DeepSpeedFlags, LoadUniversalLoadsTheUniversalCheckpoint) {
   const TemporaryDirectory run;
   const std::string file = R"({"train_batch_size": 8, "checkpoint": {"load_universal": true}})";
   const Words load = {"--load", run.path().string()};
-  EXPECT_EQ(applied(file, load).args.checkpoint.load, run.path());  // there is none
+  EXPECT_EQ(deepspeed_flags_applied(file, load).args.checkpoint.load, run.path());  // there is none
   run.write("latest_universal", "global_step7_universal\n");
-  const Applied got = applied(file, load);
+  const DeepspeedFlagsApplied got = deepspeed_flags_applied(file, load);
   EXPECT_THAT(got.problems, IsEmpty());
   EXPECT_EQ(got.args.checkpoint.load, run.path() / "global_step7_universal");
 }
 
 TEST(DeepSpeedFlags, BatchesOfTheFileNeedNoFlags) {
-  const Applied got =
-      applied(R"({"train_batch_size": 8, "bf16": {"enabled": "auto"}})", {"--bf16"});
+  const DeepspeedFlagsApplied got = deepspeed_flags_applied(
+      R"({"train_batch_size": 8, "bf16": {"enabled": "auto"}})", {"--bf16"});
   EXPECT_THAT(got.problems, IsEmpty());
   EXPECT_EQ(got.args.training.micro_batch_size, 4);
   EXPECT_EQ(got.args.training.global_batch_size, 8);
@@ -77,8 +79,9 @@ TEST(DeepSpeedFlags, BatchesOfTheFileNeedNoFlags) {
 }
 
 TEST(DeepSpeedFlags, AllContradictionsAreReportedTogether) {
-  const Applied got = applied(kTiny, {"--micro-batch-size", "2", "--global-batch-size", "8",
-                                      "--bf16", "--zero-stage", "0"});
+  const DeepspeedFlagsApplied got = deepspeed_flags_applied(
+      kTiny,
+      {"--micro-batch-size", "2", "--global-batch-size", "8", "--bf16", "--zero-stage", "0"});
   EXPECT_THAT(
       got.problems,
       ElementsAre(
@@ -92,7 +95,8 @@ TEST(DeepSpeedFlags, AllContradictionsAreReportedTogether) {
 
 TEST(DeepSpeedFlags, StagesWithoutAFile) {
   for (int64_t stage = 0; stage <= 3; ++stage) {
-    const Applied got = applied("", {"--zero-stage", std::to_string(stage)});
+    const DeepspeedFlagsApplied got =
+        deepspeed_flags_applied("", {"--zero-stage", std::to_string(stage)});
     EXPECT_THAT(got.problems, IsEmpty());
     EXPECT_EQ(got.args.parallel.zero_stage, stage);
   }
@@ -100,7 +104,7 @@ TEST(DeepSpeedFlags, StagesWithoutAFile) {
 
 TEST(DeepSpeedFlags, StagesOfTheFile) {
   for (int64_t stage = 0; stage <= 3; ++stage) {
-    const Applied got = applied(
+    const DeepspeedFlagsApplied got = deepspeed_flags_applied(
         fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": {}}}}})", stage),
         {});
     EXPECT_THAT(got.problems, IsEmpty());
@@ -112,13 +116,13 @@ TEST(DeepSpeedFlags, StagesOfTheFile) {
 TEST(DeepSpeedFlags, TheOptimizerMayBeOffloadedToTheHost) {
   for (const char* const way : {R"("cpu_offload": true)",
                                 R"("offload_optimizer": {"device": "cpu", "pin_memory": true})"}) {
-    const Applied got = applied(
+    const DeepspeedFlagsApplied got = deepspeed_flags_applied(
         fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": 2, {}}}}})", way),
         {});
     EXPECT_THAT(got.problems, IsEmpty());
     EXPECT_TRUE(got.args.optimizer.optimizer_cpu_offload);
   }
-  const Applied got = applied(
+  const DeepspeedFlagsApplied got = deepspeed_flags_applied(
       R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
           "offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "cpu"}}})",
       {});
@@ -129,7 +133,7 @@ TEST(DeepSpeedFlags, TheOptimizerMayBeOffloadedToTheHost) {
 }
 
 TEST(DeepSpeedFlags, AFaultyFileIsAProblem) {
-  EXPECT_THAT(applied("{\"a\": 1, \"a\": 2}", {}).problems,
+  EXPECT_THAT(deepspeed_flags_applied("{\"a\": 1, \"a\": 2}", {}).problems,
               ElementsAre(HasSubstr("the key a appears twice")));
 }
 
@@ -137,7 +141,7 @@ TEST(DeepSpeedFlags, TokensAreSamples) {
   const Words sequence = {"--seq-length", "100"};
   const auto samples = [&](Words words) {
     words.insert(words.end(), sequence.begin(), sequence.end());
-    return applied("", words).args.training.train_samples;
+    return deepspeed_flags_applied("", words).args.training.train_samples;
   };
   EXPECT_EQ(samples({"--train-tokens", "1_001"}), 11);
   EXPECT_EQ(samples({"--train-tokens", "1000", "--train-samples", "5"}), 5);
@@ -145,13 +149,14 @@ TEST(DeepSpeedFlags, TokensAreSamples) {
 }
 
 TEST(DeepSpeedFlags, DecayInTokens) {
-  const Applied got =
-      applied("", {"--seq-length", "100", "--train-samples", "50", "--lr-decay-tokens", "2_001"});
+  const DeepspeedFlagsApplied got = deepspeed_flags_applied(
+      "", {"--seq-length", "100", "--train-samples", "50", "--lr-decay-tokens", "2_001"});
   EXPECT_THAT(got.problems, testing::IsEmpty());
   EXPECT_EQ(got.args.optimizer.lr_decay_samples, 21);
-  EXPECT_THAT(
-      applied("", {"--seq-length", "100", "--train-iters", "5", "--lr-decay-tokens", "9"}).problems,
-      ElementsAre(HasSubstr("--lr-decay-tokens 9 needs --train-samples or")));
+  EXPECT_THAT(deepspeed_flags_applied(
+                  "", {"--seq-length", "100", "--train-iters", "5", "--lr-decay-tokens", "9"})
+                  .problems,
+              ElementsAre(HasSubstr("--lr-decay-tokens 9 needs --train-samples or")));
 }
 
 // Two iterations of 8 tokens, then 16: 4 samples each.
@@ -165,7 +170,7 @@ constexpr const char* kCurriculum = R"({
 })";
 
 TEST(DeepSpeedFlags, TokensOfACurriculumAreThoseOfShortSequences) {
-  const Applied got = applied(
+  const DeepspeedFlagsApplied got = deepspeed_flags_applied(
       kCurriculum, {"--seq-length", "16", "--train-tokens", "193", "--lr-decay-tokens", "128"});
   EXPECT_THAT(got.problems, IsEmpty());
   EXPECT_EQ(got.args.training.train_samples, 20);  // 2 * 32 + 2 * 64 tokens, and one iteration
@@ -174,11 +179,12 @@ TEST(DeepSpeedFlags, TokensOfACurriculumAreThoseOfShortSequences) {
 }
 
 TEST(DeepSpeedFlags, RangesOfIterationsAreSkipped) {
-  const Applied got = applied("", {"--skip-train-iteration-range", "3-4", "4-5", "9-9"});
+  const DeepspeedFlagsApplied got =
+      deepspeed_flags_applied("", {"--skip-train-iteration-range", "3-4", "4-5", "9-9"});
   EXPECT_THAT(got.args.training.iterations_to_skip, ElementsAre(3, 4, 5, 9));
-  EXPECT_THAT(applied("", {"--skip-train-iteration-range", "5-3"}).problems,
+  EXPECT_THAT(deepspeed_flags_applied("", {"--skip-train-iteration-range", "5-3"}).problems,
               ElementsAre(HasSubstr("--skip-train-iteration-range 5-3 must be")));
-  EXPECT_THAT(applied("", {"--skip-train-iteration-range", "5"}).problems,
+  EXPECT_THAT(deepspeed_flags_applied("", {"--skip-train-iteration-range", "5"}).problems,
               ElementsAre(HasSubstr("--skip-train-iteration-range 5 must be")));
 }
 

@@ -16,14 +16,15 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Variables = std::map<std::string, std::string>;
 
-struct Applied {
+struct EnvironmentApplied {
   TrainingArgs args;
   std::vector<std::string> problems;
 };
 
-Applied applied(const Variables& variables, const std::vector<std::string>& words,
-                int64_t world_size = 8) {
-  Applied result;
+EnvironmentApplied environment_applied(const Variables& variables,
+                                       const std::vector<std::string>& words,
+                                       int64_t world_size = 8) {
+  EnvironmentApplied result;
   result.args = parsed_flags(words, ModelKind::kGpt, result.problems);
   apply_accelerate_environment(
       result.args, world_size,
@@ -36,16 +37,17 @@ Applied applied(const Variables& variables, const std::vector<std::string>& word
 }
 
 TEST(AccelerateEnvironment, BecomesFlags) {
-  const Applied got = applied({{"ACCELERATE_USE_MEGATRON_LM", "true"},
-                               {"ACCELERATE_MIXED_PRECISION", "bf16"},
-                               {"MEGATRON_LM_TP_DEGREE", "2"},
-                               {"MEGATRON_LM_PP_DEGREE", "2"},
-                               {"MEGATRON_LM_GRADIENT_CLIPPING", "0.5"},
-                               {"MEGATRON_LM_NUM_MICRO_BATCHES", "3"},
-                               {"MEGATRON_LM_SEQUENCE_PARALLELISM", "True"},
-                               {"MEGATRON_LM_RECOMPUTE_ACTIVATIONS", "True"},
-                               {"MEGATRON_LM_USE_DISTRIBUTED_OPTIMIZER", "yes"}},
-                              {"--micro-batch-size", "4"});
+  const EnvironmentApplied got =
+      environment_applied({{"ACCELERATE_USE_MEGATRON_LM", "true"},
+                           {"ACCELERATE_MIXED_PRECISION", "bf16"},
+                           {"MEGATRON_LM_TP_DEGREE", "2"},
+                           {"MEGATRON_LM_PP_DEGREE", "2"},
+                           {"MEGATRON_LM_GRADIENT_CLIPPING", "0.5"},
+                           {"MEGATRON_LM_NUM_MICRO_BATCHES", "3"},
+                           {"MEGATRON_LM_SEQUENCE_PARALLELISM", "True"},
+                           {"MEGATRON_LM_RECOMPUTE_ACTIVATIONS", "True"},
+                           {"MEGATRON_LM_USE_DISTRIBUTED_OPTIMIZER", "yes"}},
+                          {"--micro-batch-size", "4"});
   EXPECT_THAT(got.problems, IsEmpty());
   EXPECT_THAT(got.args.warnings, IsEmpty());
   const ArgMap map = arg_map(got.args);
@@ -78,7 +80,7 @@ TEST(AccelerateEnvironment, DegreesAreForLoadedModels) {
 }
 
 TEST(AccelerateEnvironment, OtherMegatronArgsBecomeFlags) {
-  const Applied got = applied(
+  const EnvironmentApplied got = environment_applied(
       {{"ACCELERATE_USE_MEGATRON_LM", "true"},
        {"MEGATRON_LM_OTHER_ARGS",
         R"({"position_embedding_type": "rotary", "attention_head_type": "multiquery", "min_lr": 0,
@@ -98,7 +100,8 @@ TEST(AccelerateEnvironment, OtherMegatronArgsBecomeFlags) {
 
 TEST(AccelerateEnvironment, WrongOtherMegatronArgsAreNamed) {
   const auto problems_of = [](const char* text) {
-    return applied({{"ACCELERATE_USE_MEGATRON_LM", "true"}, {"MEGATRON_LM_OTHER_ARGS", text}}, {})
+    return environment_applied(
+               {{"ACCELERATE_USE_MEGATRON_LM", "true"}, {"MEGATRON_LM_OTHER_ARGS", text}}, {})
         .problems;
   };
   EXPECT_THAT(problems_of("{"), ElementsAre(HasSubstr("must hold one JSON object")));
@@ -108,20 +111,21 @@ TEST(AccelerateEnvironment, WrongOtherMegatronArgsAreNamed) {
 }
 
 TEST(AccelerateEnvironment, WinsOverFlagsWithAWarning) {
-  const Applied got =
-      applied({{"ACCELERATE_USE_MEGATRON_LM", "true"}, {"MEGATRON_LM_TP_DEGREE", "2"}},
-              {"--tensor-model-parallel-size", "4"});
+  const EnvironmentApplied got =
+      environment_applied({{"ACCELERATE_USE_MEGATRON_LM", "true"}, {"MEGATRON_LM_TP_DEGREE", "2"}},
+                          {"--tensor-model-parallel-size", "4"});
   EXPECT_THAT(got.args.warnings,
               ElementsAre(HasSubstr("overriding arguments for tensor_model_parallel_size:4 with "
                                     "tensor_model_parallel_size:2")));
 }
 
 TEST(AccelerateEnvironment, WithoutItsSwitchChangesThePrecisionOnly) {
-  const Applied got =
-      applied({{"ACCELERATE_MIXED_PRECISION", "fp16"}, {"MEGATRON_LM_TP_DEGREE", "2"}}, {});
+  const EnvironmentApplied got = environment_applied(
+      {{"ACCELERATE_MIXED_PRECISION", "fp16"}, {"MEGATRON_LM_TP_DEGREE", "2"}}, {});
   EXPECT_EQ(arg_map(got.args).at("fp16"), ArgValue(true));
   EXPECT_EQ(got.args.parallel.tensor_model_parallel_size, 1);
-  EXPECT_EQ(arg_map(applied({}, {}).args), arg_map(applied({{"RANK", "0"}}, {}).args));
+  EXPECT_EQ(arg_map(environment_applied({}, {}).args),
+            arg_map(environment_applied({{"RANK", "0"}}, {}).args));
 }
 
 TEST(AccelerateEnvironment, DeepSpeedsVariablesAreItsFile) {
@@ -131,22 +135,24 @@ TEST(AccelerateEnvironment, DeepSpeedsVariablesAreItsFile) {
                          {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "none"},
                          {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"},
                          {"ACCELERATE_GRADIENT_CLIPPING", "0.5"}};
-  const Applied got = applied(variables, {"--micro-batch-size", "4"});
+  const EnvironmentApplied got = environment_applied(variables, {"--micro-batch-size", "4"});
   EXPECT_THAT(got.problems, IsEmpty());
   EXPECT_TRUE(got.args.parallel.use_distributed_optimizer);
   EXPECT_EQ(got.args.training.global_batch_size, 4 * 2 * 8);
   EXPECT_EQ(got.args.optimizer.clip_grad, 0.5);
   variables["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = "3";
-  EXPECT_EQ(applied(variables, {"--micro-batch-size", "4"}).args.parallel.zero_stage, 3);
+  EXPECT_EQ(environment_applied(variables, {"--micro-batch-size", "4"}).args.parallel.zero_stage,
+            3);
 }
 
 TEST(AccelerateEnvironment, FaultsHaveSentences) {
-  const Applied got = applied({{"ACCELERATE_USE_MEGATRON_LM", "1"},
-                               {"ACCELERATE_MIXED_PRECISION", "fp8"},
-                               {"MEGATRON_LM_TP_DEGREE", "two"},
-                               {"MEGATRON_LM_GRADIENT_CLIPPING", "-1"},
-                               {"MEGATRON_LM_USE_DISTRIBUTED_OPTIMIZER", "perhaps"}},
-                              {});
+  const EnvironmentApplied got =
+      environment_applied({{"ACCELERATE_USE_MEGATRON_LM", "1"},
+                           {"ACCELERATE_MIXED_PRECISION", "fp8"},
+                           {"MEGATRON_LM_TP_DEGREE", "two"},
+                           {"MEGATRON_LM_GRADIENT_CLIPPING", "-1"},
+                           {"MEGATRON_LM_USE_DISTRIBUTED_OPTIMIZER", "perhaps"}},
+                          {});
   EXPECT_THAT(
       got.problems,
       ElementsAre(HasSubstr("ACCELERATE_MIXED_PRECISION is fp8; it must be no, fp16 or bf16"),

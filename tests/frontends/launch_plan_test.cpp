@@ -17,7 +17,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr const char* kDocument =
+constexpr const char* kLaunchPlanDocument =
     "distributed_type: MEGATRON_LM\n"
     "enable_cpu_affinity: true\n"
     "megatron_lm_config:\n"
@@ -109,7 +109,7 @@ TEST(LaunchPlan, EnvironmentsAreThoseOfTheOriginal) {
 
 TEST(LaunchPlan, TypedOptionsWinOverTheFile) {
   const LaunchPlan plan = planned({"--megatron_lm_tp_degree", "4", "--mixed_precision=fp16"},
-                                  kDocument, {.num_gpus = 4, .omp_num_threads = {}});
+                                  kLaunchPlanDocument, {.num_gpus = 4, .omp_num_threads = {}});
   EXPECT_EQ(plan.environment.at("MEGATRON_LM_TP_DEGREE"), "4");
   EXPECT_EQ(plan.environment.at("MEGATRON_LM_GRADIENT_CLIPPING"), "0.5");
   EXPECT_EQ(plan.environment.at("ACCELERATE_MIXED_PRECISION"), "fp16");
@@ -121,32 +121,33 @@ TEST(LaunchPlan, FaultsHaveSentences) {
     return message_of<ConfigError>(
         [&] { planned(words, file, {.num_gpus = 0, .omp_num_threads = {}}); });
   };
-  EXPECT_THAT(message({"--multi_gpu", "--use_deepspeed"}, kDocument),
+  EXPECT_THAT(message({"--multi_gpu", "--use_deepspeed"}, kLaunchPlanDocument),
               HasSubstr("--multi_gpu and --use_deepspeed exclude each other"));
-  EXPECT_THAT(message({"--num_processes", "x"}, kDocument),
+  EXPECT_THAT(message({"--num_processes", "x"}, kLaunchPlanDocument),
               HasSubstr("--num_processes x must be an integer"));
-  EXPECT_THAT(message({"--num_machines", "3"}, kDocument),
+  EXPECT_THAT(message({"--num_machines", "3"}, kLaunchPlanDocument),
               HasSubstr("num_processes 4 must be a multiple of num_machines 3"));
-  EXPECT_THAT(message({"--num_machines", "2"}, kDocument),
+  EXPECT_THAT(message({"--num_machines", "2"}, kLaunchPlanDocument),
               HasSubstr("num_machines 2 needs main_process_ip"));
-  EXPECT_THAT(message({"--machine_rank", "1"}, kDocument),
+  EXPECT_THAT(message({"--machine_rank", "1"}, kLaunchPlanDocument),
               HasSubstr("machine_rank 1 must be between 0 and 0"));
-  EXPECT_THAT(message({"--main_process_port", "70000"}, kDocument),
+  EXPECT_THAT(message({"--main_process_port", "70000"}, kLaunchPlanDocument),
               HasSubstr("main_process_port 70000 must be between 0 and 65535"));
   EXPECT_THAT(message({"--multi_gpu", "--num_processes", "1"}, ""),
               HasSubstr("--multi_gpu needs at least 2 processes"));
-  EXPECT_THAT(message({"--use_fsdp"}, kDocument), HasSubstr("FSDP is not available"));
-  EXPECT_THAT(message({"--mixed_precision", "fp8"}, kDocument),
+  EXPECT_THAT(message({"--use_fsdp"}, kLaunchPlanDocument), HasSubstr("FSDP is not available"));
+  EXPECT_THAT(message({"--mixed_precision", "fp8"}, kLaunchPlanDocument),
               HasSubstr("mixed_precision fp8 is not available"));
   EXPECT_THAT(message({}, "distributed_type: XLA\nnum_processes: 1\n"),
               HasSubstr("distributed_type XLA is not available"));
   EXPECT_THAT(message({}, "distributed_type: NO\n"), HasSubstr("the file has no num_processes"));
-  EXPECT_THAT(message({"--max_restarts", "-2"}, kDocument), HasSubstr("--max_restarts -2 must be"));
+  EXPECT_THAT(message({"--max_restarts", "-2"}, kLaunchPlanDocument),
+              HasSubstr("--max_restarts -2 must be"));
 }
 
 TEST(LaunchPlan, WarnsOfUnknownSettings) {
-  const LaunchPlan plan =
-      planned({}, std::string(kDocument) + "main_process_port: 0\n", {.omp_num_threads = {}});
+  const LaunchPlan plan = planned({}, std::string(kLaunchPlanDocument) + "main_process_port: 0\n",
+                                  {.omp_num_threads = {}});
   EXPECT_THAT(plan.warnings, testing::IsEmpty());
   const LaunchPlan other = planned(
       {},
@@ -158,7 +159,7 @@ TEST(LaunchPlan, WarnsOfUnknownSettings) {
 
 TEST(LaunchPlan, PluginFieldsTravelToTheRanks) {
   const LaunchPlan plan = planned({},
-                                  std::string(kDocument) +
+                                  std::string(kLaunchPlanDocument) +
                                       "num_machines: 1\n"
                                       "main_process_port: 29511\n",
                                   {.num_gpus = 4, .omp_num_threads = ""});

@@ -59,12 +59,13 @@ TEST(Questionnaire, GivesTheFilesOfTheOriginals) {
   EXPECT_EQ(files, 57);
 }
 
-constexpr AccelerateVersion kDocument = AccelerateVersion::k0_14;
+constexpr AccelerateVersion kQuestionnaireDocument = AccelerateVersion::k0_14;
 
 TEST(Questionnaire, TheDocumentsAnswersGiveTheDocumentsFile) {
-  const ClusterConfig config = answered(
-      {"0", "2", "", "", "", "yes", "2", "", "2", "2", "", "", "", "4", "bf16"}, kDocument);
-  EXPECT_EQ(yaml_file(config, kDocument),
+  const ClusterConfig config =
+      answered({"0", "2", "", "", "", "yes", "2", "", "2", "2", "", "", "", "4", "bf16"},
+               kQuestionnaireDocument);
+  EXPECT_EQ(yaml_file(config, kQuestionnaireDocument),
             "compute_environment: LOCAL_MACHINE\n"
             "deepspeed_config: {}\n"
             "distributed_type: MEGATRON_LM\n"
@@ -94,14 +95,14 @@ TEST(Questionnaire, AsksAgainForWhatCannotBe) {
   // SageMaker, a TPU, no machine, 3 GPUs for two tensor ranks.
   const ClusterConfig config = answered({"1", "0", "3", "9", "2", "0", "1", "no", "no",  "yes", "2",
                                          "",  "0", "1", "",  "",  "",  "3", "4",  "fp8", "fp16"},
-                                        kDocument);
+                                        kQuestionnaireDocument);
   EXPECT_EQ(config.integer("num_processes"), 4);
   EXPECT_EQ(config.text("mixed_precision"), "fp16");
 }
 
 TEST(Questionnaire, NamesTheQuestionThatHasNoAnswer) {
   EXPECT_THAT(message_of<ConfigError>([] {
-                answered({"0", "2", "1"}, kDocument);
+                answered({"0", "2", "1"}, kQuestionnaireDocument);
               }),
               HasSubstr("the answers end before the question \"Use DeepSpeed?"));
 }

@@ -11,28 +11,29 @@ namespace {
 
 using nlohmann::json;
 
-json read(const std::string& text) { return read_relaxed_json(text, "ds.json"); }
+json relaxed_json_read(const std::string& text) { return read_relaxed_json(text, "ds.json"); }
 
 TEST(RelaxedJson, ReadsPlainJson) {
   const std::string text =
       R"({"a": [1, 2.5, "x\n\u00fc"], "b": {"c": null, "d": true}, "e": -5e8})";
-  EXPECT_EQ(read(text), json::parse(text));
+  EXPECT_EQ(relaxed_json_read(text), json::parse(text));
 }
 
 TEST(RelaxedJson, ReadsCommentsBareKeysAndTrailingCommas) {
-  EXPECT_EQ(read("{\n  # a comment\n  // another\n  /* and\n one more */\n  train_batch_size: 8,\n"
-                 "  'steps': 7, # seven\n  device: cpu memory\n}"),
+  EXPECT_EQ(relaxed_json_read(
+                "{\n  # a comment\n  // another\n  /* and\n one more */\n  train_batch_size: 8,\n"
+                "  'steps': 7, # seven\n  device: cpu memory\n}"),
             json({{"train_batch_size", 8}, {"steps", 7}, {"device", "cpu memory"}}));
 }
 
 TEST(RelaxedJson, BracesAndCommasMayBeMissing) {
-  EXPECT_EQ(read("a: 1\nb: [1\n2]\n"), json({{"a", 1}, {"b", {1, 2}}}));
-  EXPECT_EQ(read(""), json::object());
+  EXPECT_EQ(relaxed_json_read("a: 1\nb: [1\n2]\n"), json({{"a", 1}, {"b", {1, 2}}}));
+  EXPECT_EQ(relaxed_json_read(""), json::object());
 }
 
 TEST(RelaxedJson, FaultsNameTheLine) {
   const auto message = [](const std::string& text) {
-    return message_of<FormatError>([&] { read(text); });
+    return message_of<FormatError>([&] { relaxed_json_read(text); });
   };
   EXPECT_THAT(message("{\"a\": 1,\n \"a\": 1}"), testing::HasSubstr("line 2: the key a appears"));
   EXPECT_THAT(message("{\"f\": {\"e\": 1, \"e\": 2}}"), testing::HasSubstr("the key e appears"));

@@ -253,7 +253,7 @@ TEST_F(Fp8UpdateTest, KeepsScalesWithoutAnAmax) {
   EXPECT_EQ(element(histories_[1].to(Stream{}), 0), 1) << "the history goes on";
 }
 
-struct ProductCase {
+struct Fp8ProductCase {
   int64_t m, n, k;
   DType a = DType::kFloat8E4M3;
   DType b = DType::kFloat8E4M3;
@@ -264,7 +264,7 @@ struct ProductCase {
 
 class Fp8MatmulTest : public Fp8KernelTest {
  protected:
-  static void check(const ProductCase& p) {
+  static void check(const Fp8ProductCase& p) {
     const Stream stream = stream_under_test();
     const Tensor a = random_float8({p.m, p.k}, 1, p.a);
     const Tensor b = random_float8({p.n, p.k}, 2, p.b);
@@ -288,7 +288,7 @@ class Fp8MatmulTest : public Fp8KernelTest {
 
 TEST_F(Fp8MatmulTest, IsTheProductOfWhatIsStored) {
   constexpr DType kE5M2 = DType::kFloat8E5M2;
-  const ProductCase cases[] = {
+  const Fp8ProductCase cases[] = {
       {.m = 16, .n = 16, .k = 16},
       {.m = 48, .n = 80, .k = 112, .has_bias = true},
       {.m = 144, .n = 48, .k = 400, .has_bias = true},
@@ -297,7 +297,7 @@ TEST_F(Fp8MatmulTest, IsTheProductOfWhatIsStored) {
       {.m = 32, .n = 32, .k = 32, .b = kE5M2, .c = DType::kFloat16},
       {.m = 32, .n = 48, .k = 64, .c = DType::kFloat32, .has_bias = true},
   };
-  for (const ProductCase& p : cases) {
+  for (const Fp8ProductCase& p : cases) {
     SCOPED_TRACE(testing::Message() << p.m << "x" << p.n << "x" << p.k);
     check(p);
   }

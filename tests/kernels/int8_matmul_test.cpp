@@ -24,7 +24,7 @@ double number_at(const Int8Weight& w, int64_t i) {
   return static_cast<const int8_t*>(w.numbers.view().data)[i];
 }
 
-Int8Weight quantized(const Tensor& weight) {
+Int8Weight int8_matmul_quantized(const Tensor& weight) {
   Int8Weight result{Tensor(weight.shape(), DType::kInt8, Stream{}),
                     Tensor({weight.size(0)}, DType::kFloat32, Stream{})};
   kernels::quantize_rows(result.numbers.view(), result.scales.view(), weight.view(), Stream{});
@@ -41,7 +41,7 @@ Tensor product(const Tensor& x, const Int8Weight& w, const Tensor& bias) {
 TEST(Int8MatmulTest, RoundsToTheNearestMultipleOfTheScale) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const Tensor weight = random_normal({5, 67}, {.seed = 1, .dtype = dtype});
-    const Int8Weight w = quantized(weight);
+    const Int8Weight w = int8_matmul_quantized(weight);
     for (int64_t o = 0; o < 5; ++o) {
       double largest = 0;
       int64_t largest_number = 0;
@@ -62,7 +62,7 @@ TEST(Int8MatmulTest, RowsOfZerosAndRowsThatAreNotFinite) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinite = std::numeric_limits<float>::infinity();
   const std::vector<float> rows = {0, 0, nan, 1, 1, -infinite, 2, -1};
-  const Int8Weight w = quantized(tensor_of(rows, {4, 2}));
+  const Int8Weight w = int8_matmul_quantized(tensor_of(rows, {4, 2}));
   const Tensor y = product(full({1, 2}, 1.0f, DType::kFloat32, Stream{}), w, {});
   EXPECT_EQ(element(y, 0), 0);
   EXPECT_TRUE(std::isnan(element(y, 1)));
@@ -75,7 +75,7 @@ void check_product(int64_t rows, int64_t out, int64_t in, DType dtype, bool has_
   const Tensor x = random_normal({rows, in}, {.seed = 1, .dtype = dtype});
   const Tensor weight = random_normal({out, in}, {.seed = 2, .dtype = dtype});
   const Tensor bias = has_bias ? random_normal({out}, {.seed = 3, .dtype = dtype}) : Tensor();
-  const Int8Weight w = quantized(weight);
+  const Int8Weight w = int8_matmul_quantized(weight);
   const Tensor y = product(x, w, bias);
   const Tolerance rounding = tolerance_of(dtype);
   const double sums = tolerance_of(DType::kFloat32).relative * static_cast<double>(in + 1);
@@ -111,7 +111,7 @@ TEST(Int8MatmulTest, KeepsItsBound) {
 // As every product: a row alone, and any number of threads, give the same bits.
 TEST(Int8MatmulTest, BitsOfARowDoNotDependOnOthersOrOnThreads) {
   const Tensor x = random_normal({19, 400}, {.seed = 1, .dtype = DType::kBFloat16});
-  const Int8Weight w = quantized(random_normal({150, 400}, {.seed = 2}));
+  const Int8Weight w = int8_matmul_quantized(random_normal({150, 400}, {.seed = 2}));
   const Tensor all = product(x, w, {});
   for (int64_t row = 0; row < 19; ++row) {
     expect_identical(product(copied(x.slice(row, 1)), w, {}), copied(all.slice(row, 1)));
@@ -128,7 +128,7 @@ TEST(Int8MatmulTest, BitsOfARowDoNotDependOnOthersOrOnThreads) {
 
 TEST(Int8MatmulTest, RefusesWrongShapesAndDtypes) {
   const Tensor x = random_normal({2, 4}, {.seed = 1});
-  const Int8Weight w = quantized(random_normal({3, 4}, {.seed = 2}));
+  const Int8Weight w = int8_matmul_quantized(random_normal({3, 4}, {.seed = 2}));
   EXPECT_THROW(product(random_normal({2, 5}, {.seed = 1}), w, {}), ShapeError);
   EXPECT_THROW(product(x, w, random_normal({4}, {.seed = 1})), ShapeError);
   EXPECT_THROW(product(x, {x, w.scales}, {}), DtypeError);

@@ -35,17 +35,17 @@ void PrintTo(const MatmulCase& c, std::ostream* out) {
        << " beta " << c.beta;
 }
 
-std::vector<double> elements(const Tensor& x) {
+std::vector<double> matmul_elements(const Tensor& x) {
   std::vector<double> values;
   for (int64_t i = 0; i < x.numel(); ++i) values.push_back(element(x, i));
   return values;
 }
 
 // The definition, in fp64.
-Tensor product(const MatmulCase& p, const Tensor& a, const Tensor& b, const Tensor& bias,
-               const Tensor& c) {
-  const std::vector<double> left = elements(a);
-  const std::vector<double> right = elements(b);
+Tensor matmul_product(const MatmulCase& p, const Tensor& a, const Tensor& b, const Tensor& bias,
+                      const Tensor& c) {
+  const std::vector<double> left = matmul_elements(a);
+  const std::vector<double> right = matmul_elements(b);
   std::vector<double> sums;
   for (int64_t i = 0; i < p.m; ++i) {
     for (int64_t j = 0; j < p.n; ++j) {
@@ -62,7 +62,7 @@ Tensor product(const MatmulCase& p, const Tensor& a, const Tensor& b, const Tens
   return tensor_of(sums, {p.m, p.n});
 }
 
-void check(const MatmulCase& p) {
+void matmul_check(const MatmulCase& p) {
   const bool plain_a = p.transpose_a == Transpose::kNo;
   const bool plain_b = p.transpose_b == Transpose::kNo;
   const Tensor a =
@@ -71,7 +71,7 @@ void check(const MatmulCase& p) {
       random_normal(plain_b ? Shape{p.k, p.n} : Shape{p.n, p.k}, {.seed = 2, .dtype = p.in});
   const Tensor bias = random_normal({p.n}, {.seed = 3, .dtype = p.in});
   Tensor c = random_normal({p.m, p.n}, {.seed = 4, .dtype = p.out});
-  const Tensor want = product(p, a, b, bias, c);
+  const Tensor want = matmul_product(p, a, b, bias, c);
   kernels::matmul(c.view(), a.view(), p.transpose_a, b.view(), p.transpose_b,
                   p.has_bias ? bias.view() : ConstView{}, p.beta, Stream{});
   // Terms cancel, so the error is set by their size, about 1, and not by the sum's.
@@ -85,22 +85,22 @@ TEST(MatmulTest, EveryTranspositionAndDtype) {
     for (const DType out : {in, DType::kFloat32}) {
       for (const Transpose a : {Transpose::kNo, Transpose::kYes}) {
         for (const Transpose b : {Transpose::kNo, Transpose::kYes}) {
-          check({.m = 37,
-                 .n = 41,
-                 .k = 29,
-                 .in = in,
-                 .out = out,
-                 .transpose_a = a,
-                 .transpose_b = b});
-          check({.m = 37,
-                 .n = 41,
-                 .k = 29,
-                 .in = in,
-                 .out = out,
-                 .transpose_a = a,
-                 .transpose_b = b,
-                 .has_bias = true,
-                 .beta = 1});
+          matmul_check({.m = 37,
+                        .n = 41,
+                        .k = 29,
+                        .in = in,
+                        .out = out,
+                        .transpose_a = a,
+                        .transpose_b = b});
+          matmul_check({.m = 37,
+                        .n = 41,
+                        .k = 29,
+                        .in = in,
+                        .out = out,
+                        .transpose_a = a,
+                        .transpose_b = b,
+                        .has_bias = true,
+                        .beta = 1});
         }
       }
     }
@@ -112,8 +112,8 @@ TEST(MatmulTest, OddSizes) {
   for (const int64_t m : {1, 2, 13, 14, 15, 129}) {
     for (const int64_t n : {1, 16, 31, 33, 65}) {
       for (const int64_t k : {1, 3, 385}) {
-        check({.m = m, .n = n, .k = k, .transpose_b = Transpose::kYes, .has_bias = true});
-        check({.m = m, .n = n, .k = k, .transpose_a = Transpose::kYes, .beta = 1});
+        matmul_check({.m = m, .n = n, .k = k, .transpose_b = Transpose::kYes, .has_bias = true});
+        matmul_check({.m = m, .n = n, .k = k, .transpose_a = Transpose::kYes, .beta = 1});
       }
     }
   }
@@ -123,14 +123,14 @@ TEST(MatmulTest, OddSizes) {
 TEST(MatmulTest, FewRows) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const int64_t m : {1, 3, 8, 11}) {
-      check({.m = m,
-             .n = 43,
-             .k = 37,
-             .in = dtype,
-             .out = dtype,
-             .transpose_b = Transpose::kYes,
-             .has_bias = true,
-             .beta = 1});
+      matmul_check({.m = m,
+                    .n = 43,
+                    .k = 37,
+                    .in = dtype,
+                    .out = dtype,
+                    .transpose_b = Transpose::kYes,
+                    .has_bias = true,
+                    .beta = 1});
     }
   }
 }
@@ -186,13 +186,13 @@ TEST(MatmulTest, FewRowsHaveTheBitsOfTheBlockedProduct) {
 }
 
 TEST(MatmulTest, Large) {
-  check({.m = 70,
-         .n = 1100,
-         .k = 500,
-         .in = DType::kBFloat16,
-         .transpose_b = Transpose::kYes,
-         .has_bias = true});
-  check({.m = 2100, .n = 70, .k = 60, .transpose_a = Transpose::kYes, .beta = 1});
+  matmul_check({.m = 70,
+                .n = 1100,
+                .k = 500,
+                .in = DType::kBFloat16,
+                .transpose_b = Transpose::kYes,
+                .has_bias = true});
+  matmul_check({.m = 2100, .n = 70, .k = 60, .transpose_a = Transpose::kYes, .beta = 1});
 }
 
 TEST(MatmulTest, OverwritesAnyContentWithoutBeta) {
@@ -204,10 +204,11 @@ TEST(MatmulTest, OverwritesAnyContentWithoutBeta) {
 
 TEST(MatmulTest, EmptyExtents) {
   for (const float beta : {0.0f, 1.0f}) {
-    check({.m = 0, .n = 3, .k = 2, .beta = beta});
-    check({.m = 3, .n = 0, .k = 2, .has_bias = true, .beta = beta});
-    check({.m = 3, .n = 2, .k = 0, .has_bias = true, .beta = beta});
-    check({.m = 3, .n = 2, .k = 0, .in = DType::kBFloat16, .out = DType::kBFloat16, .beta = beta});
+    matmul_check({.m = 0, .n = 3, .k = 2, .beta = beta});
+    matmul_check({.m = 3, .n = 0, .k = 2, .has_bias = true, .beta = beta});
+    matmul_check({.m = 3, .n = 2, .k = 0, .has_bias = true, .beta = beta});
+    matmul_check(
+        {.m = 3, .n = 2, .k = 0, .in = DType::kBFloat16, .out = DType::kBFloat16, .beta = beta});
   }
 }
 

@@ -20,10 +20,10 @@ namespace megatron {
 namespace {
 
 // A flat buffer of three ranges in two groups; no boundary is a multiple of a vector's width.
-constexpr int64_t kSize = 70'003;
+constexpr int64_t kOptimizerSize = 70'003;
 
 struct Ranges {
-  Tensor ends = tensor_of(std::vector<int64_t>{1'001, 50'005, kSize}, {3});
+  Tensor ends = tensor_of(std::vector<int64_t>{1'001, 50'005, kOptimizerSize}, {3});
   Tensor groups = tensor_of(std::vector<int32_t>{1, 0, 1}, {3});
 
   kernels::GroupRanges view() const { return {ends.view(), groups.view()}; }
@@ -31,14 +31,14 @@ struct Ranges {
 };
 
 struct State {
-  Tensor main = random_normal({kSize}, {.seed = 1});
-  Tensor exp_avg = random_normal({kSize}, {.seed = 2, .stddev = 0.1f});
+  Tensor main = random_normal({kOptimizerSize}, {.seed = 1});
+  Tensor exp_avg = random_normal({kOptimizerSize}, {.seed = 2, .stddev = 0.1f});
   Tensor exp_avg_sq;  // of squares, so not negative
   Tensor grad;
 
-  explicit State(DType grad_dtype) : exp_avg_sq(random_normal({kSize}, {.seed = 3})) {
+  explicit State(DType grad_dtype) : exp_avg_sq(random_normal({kOptimizerSize}, {.seed = 3})) {
     for (float& value : exp_avg_sq.span<float>()) value *= value;
-    grad = cast(random_normal({kSize}, {.seed = 4, .stddev = 2.0f}), grad_dtype);
+    grad = cast(random_normal({kOptimizerSize}, {.seed = 4, .stddev = 2.0f}), grad_dtype);
   }
 };
 
@@ -57,7 +57,7 @@ std::vector<kernels::AdamNumbers> two_groups() {
 }
 
 // The decision of a step that updates.
-Tensor decision(double grad_scale) {
+Tensor optimizer_decision(double grad_scale) {
   Tensor state({kernels::kStepStateBytes}, DType::kUInt8, Stream{});
   const kernels::StepState numbers{.grad_scale = grad_scale};
   std::memcpy(state.view().data, &numbers, sizeof numbers);
@@ -74,10 +74,11 @@ TEST_P(AdamTest, FollowsTheDefinitionInDoublePrecision) {
   const State before(GetParam());
   Tensor model(state.main.shape(), GetParam(), Stream{});
   kernels::adam(model.view(), state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(),
-                state.grad.view(), ranges.view(), numbers, decision(grad_scale).view(), Stream{});
+                state.grad.view(), ranges.view(), numbers, optimizer_decision(grad_scale).view(),
+                Stream{});
 
   std::vector<float> want_w, want_m, want_v;
-  for (int64_t i = 0; i < kSize; ++i) {
+  for (int64_t i = 0; i < kOptimizerSize; ++i) {
     const auto& k = numbers[ranges.group_at(i)];
     const double g = grad_scale * element(before.grad, i);
     const double m = k.beta1 * element(before.exp_avg, i) + (1 - k.beta1) * g;
@@ -89,10 +90,10 @@ TEST_P(AdamTest, FollowsTheDefinitionInDoublePrecision) {
     want_v.push_back(static_cast<float>(v));
   }
   // The update and the old value may cancel, so the rounding of values near 1 is allowed.
-  expect_close(state.main, tensor_of(want_w, {kSize}),
+  expect_close(state.main, tensor_of(want_w, {kOptimizerSize}),
                Tolerance{.relative = 1e-6, .absolute = 1e-6}, "main");
-  expect_close(state.exp_avg, tensor_of(want_m, {kSize}), "exp_avg");
-  expect_close(state.exp_avg_sq, tensor_of(want_v, {kSize}), "exp_avg_sq");
+  expect_close(state.exp_avg, tensor_of(want_m, {kOptimizerSize}), "exp_avg");
+  expect_close(state.exp_avg_sq, tensor_of(want_v, {kOptimizerSize}), "exp_avg_sq");
   expect_identical(model, cast(state.main, GetParam()), "model");
 }
 
@@ -109,7 +110,8 @@ TEST_P(AdamTest, DoesNotDependOnTheNumberOfThreads) {
     Tensor model(state.main.shape(), GetParam(), Stream{});
     for (int step = 0; step < 3; ++step) {
       kernels::adam(model.view(), state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(),
-                    state.grad.view(), ranges.view(), numbers, decision(0.7).view(), Stream{});
+                    state.grad.view(), ranges.view(), numbers, optimizer_decision(0.7).view(),
+                    Stream{});
     }
     results.push_back(state);
     models.push_back(model);
@@ -159,7 +161,8 @@ TEST_P(AdamTest, RoundsMomentsOnceAndComputesInFp32) {
   wide.exp_avg_sq = as_fp32(narrow.exp_avg_sq, true);
   for (State* state : {&narrow, &wide}) {
     kernels::adam({}, state->main.view(), state->exp_avg.view(), state->exp_avg_sq.view(),
-                  state->grad.view(), ranges.view(), numbers, decision(0.7).view(), Stream{});
+                  state->grad.view(), ranges.view(), numbers, optimizer_decision(0.7).view(),
+                  Stream{});
   }
   expect_identical(narrow.main, wide.main, "main");
   expect_identical(narrow.exp_avg, as_moment(wide.exp_avg, GetParam(), false), "exp_avg");
@@ -230,7 +233,7 @@ TEST(AdamTest, MatchesTheClosedFormForAConstantGradient) {
          .bias_correction1 = 1 - std::pow(beta1, k),
          .bias_correction2 = 1 - std::pow(beta2, k)}};
     kernels::adam({}, w.view(), m.view(), v.view(), g.view(), {ends.view(), groups.view()}, numbers,
-                  decision(1.0).view(), Stream{});
+                  optimizer_decision(1.0).view(), Stream{});
   }
   const double a_k = std::pow(1 - lr * weight_decay, steps);
   for (size_t i = 0; i < start.size(); ++i) {
@@ -254,7 +257,8 @@ TEST(SgdTest, KeepsMomentumAndAddsWeightDecayToTheGradient) {
   Tensor model({2}, DType::kBFloat16, Stream{});
   const auto step = [&] {
     kernels::sgd_momentum(model.view(), w.view(), buffer.view(), g.view(),
-                          {ends.view(), groups.view()}, numbers, decision(0.5).view(), Stream{});
+                          {ends.view(), groups.view()}, numbers, optimizer_decision(0.5).view(),
+                          Stream{});
   };
   step();
   EXPECT_EQ(element(buffer, 0), 2.25);  // 0.5 * 4 + 0.25 * 1
@@ -316,19 +320,20 @@ TEST(MainParamTest, UpdatesHaveTheBitsOfFp32MainParameters) {
     Tensor model = cast(whole.main, DType::kBFloat16);
     whole.main = cast(model, DType::kFloat32);
     Tensor same = copied(model);
-    Tensor remainder = zeros({kSize}, DType::kInt16, Stream{});
-    Tensor joined({kSize}, DType::kFloat32, Stream{});
+    Tensor remainder = zeros({kOptimizerSize}, DType::kInt16, Stream{});
+    Tensor joined({kOptimizerSize}, DType::kFloat32, Stream{});
     for (uint64_t step = 1; step <= 3; ++step) {
-      const Tensor grad = random_normal({kSize}, {.seed = 50 + step, .stddev = 1e-2f});
+      const Tensor grad = random_normal({kOptimizerSize}, {.seed = 50 + step, .stddev = 1e-2f});
       const auto update = [&](TensorView parameters, TensorView main, State& state) {
         if (is_adam) {
           kernels::adam(parameters, main, state.exp_avg.view(), state.exp_avg_sq.view(),
-                        grad.view(), ranges.view(), two_groups(), decision(1.0).view(), Stream{});
+                        grad.view(), ranges.view(), two_groups(), optimizer_decision(1.0).view(),
+                        Stream{});
         } else {
           const std::vector<kernels::SgdNumbers> numbers = {
               {.lr = 1e-3, .momentum = 0.9, .weight_decay = 0.1}, {.lr = 1e-4, .momentum = 0.5}};
           kernels::sgd_momentum(parameters, main, state.exp_avg.view(), grad.view(), ranges.view(),
-                                numbers, decision(1.0).view(), Stream{});
+                                numbers, optimizer_decision(1.0).view(), Stream{});
         }
       };
       update(same.view(), whole.main.view(), whole);
@@ -339,7 +344,7 @@ TEST(MainParamTest, UpdatesHaveTheBitsOfFp32MainParameters) {
         w = std::bit_cast<float>(kept(std::bit_cast<uint32_t>(w)));
       }
       expect_identical(joined, whole.main, "main");
-      Tensor again = zeros({kSize}, DType::kInt16, Stream{});
+      Tensor again = zeros({kOptimizerSize}, DType::kInt16, Stream{});
       kernels::split_main_params(again.view(), joined.view(), model.view(), Stream{});
       expect_identical(again, remainder, "remainder");
     }
@@ -348,11 +353,11 @@ TEST(MainParamTest, UpdatesHaveTheBitsOfFp32MainParameters) {
 
 TEST(MainParamTest, RemaindersNeedABf16Model) {
   State state(DType::kFloat32);
-  Tensor remainder = zeros({kSize}, DType::kInt16, Stream{});
+  Tensor remainder = zeros({kOptimizerSize}, DType::kInt16, Stream{});
   Tensor model = cast(state.main, DType::kFloat16);
   EXPECT_THROW(kernels::adam(model.view(), remainder.view(), state.exp_avg.view(),
                              state.exp_avg_sq.view(), state.grad.view(), Ranges().view(),
-                             two_groups(), decision(1.0).view(), Stream{}),
+                             two_groups(), optimizer_decision(1.0).view(), Stream{}),
                DtypeError);
 }
 
@@ -360,17 +365,17 @@ class SquaresAndZerosTest : public testing::TestWithParam<DType> {};
 
 TEST_P(SquaresAndZerosTest, MeasuresEveryGroup) {
   const Ranges ranges;
-  Tensor values = random_normal({kSize}, {.seed = 5});
-  for (const int64_t i : {int64_t{0}, int64_t{1'000}, int64_t{1'001}, kSize - 1}) {
+  Tensor values = random_normal({kOptimizerSize}, {.seed = 5});
+  for (const int64_t i : {int64_t{0}, int64_t{1'000}, int64_t{1'001}, kOptimizerSize - 1}) {
     values.span<float>()[static_cast<size_t>(i)] = i == 0 ? -0.0f : 0.0f;
   }
   const Tensor x = cast(values, GetParam());
   double squares[2] = {0, 0};
-  for (int64_t i = 0; i < kSize; ++i) {
+  for (int64_t i = 0; i < kOptimizerSize; ++i) {
     squares[ranges.group_at(i)] += element(x, i) * element(x, i);
   }
   Tensor found({2, 2}, DType::kFloat64, Stream{});
-  Tensor scratch(kernels::measure_scratch_shape(kSize, 2), DType::kFloat64, Stream{});
+  Tensor scratch(kernels::measure_scratch_shape(kOptimizerSize, 2), DType::kFloat64, Stream{});
   kernels::squares_and_zeros(found.view(), x.view(), ranges.view(), scratch.view(), Stream{});
   EXPECT_NEAR(element(found, 0), squares[0], 1e-10 * squares[0]);
   EXPECT_EQ(element(found, 1), 1);
@@ -382,9 +387,9 @@ TEST_P(SquaresAndZerosTest, IsFiniteExactlyWhenEveryElementIs) {
   const Ranges ranges;
   const float largest = GetParam() == DType::kFloat16 ? 65504.0f : 3e38f;
   Tensor found({2, 2}, DType::kFloat64, Stream{});
-  Tensor scratch(kernels::measure_scratch_shape(kSize, 2), DType::kFloat64, Stream{});
+  Tensor scratch(kernels::measure_scratch_shape(kOptimizerSize, 2), DType::kFloat64, Stream{});
   const auto measure = [&](float odd_one) {
-    Tensor values = full({kSize}, largest, DType::kFloat32, Stream{});
+    Tensor values = full({kOptimizerSize}, largest, DType::kFloat32, Stream{});
     values.span<float>()[60'000] = odd_one;
     const Tensor x = cast(values, GetParam());
     kernels::squares_and_zeros(found.view(), x.view(), ranges.view(), scratch.view(), Stream{});

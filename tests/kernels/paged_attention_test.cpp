@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kHeads = 4, kGroups = 2, kSize = 8, kPageTokens = 3, kMost = 4;
+constexpr int64_t kPagedAttentionHeads = 4, kGroups = 2, kSize = 8, kPageTokens = 3, kMost = 4;
 constexpr int64_t kDistances = 5;
 
 // Row 0 has 10 tokens in pages 7, 1, 4, 2, row 1 nothing, row 2 one token in page 5.
@@ -23,9 +23,10 @@ class PagedAttentionTest : public testing::Test {
   const std::vector<int32_t> queries_ = {1, 0, 0};
   Tensor keys_ = random_normal({8, kPageTokens, kGroups, kSize}, {.seed = 1});
   Tensor values_ = random_normal({8, kPageTokens, kGroups, kSize}, {.seed = 2});
-  const Tensor qkv_ = random_normal({2, 1, (kHeads + 2 * kGroups) * kSize}, {.seed = 3});
+  const Tensor qkv_ =
+      random_normal({2, 1, (kPagedAttentionHeads + 2 * kGroups) * kSize}, {.seed = 3});
   const kernels::Qkv<kernels::ConstHeadsView> heads_ =
-      kernels::split_qkv(qkv_.view(), kHeads, kGroups);
+      kernels::split_qkv(qkv_.view(), kPagedAttentionHeads, kGroups);
 
   bool has_new_tokens_ = true;
   Tensor scales_;  // of keys and values in FP8
@@ -66,9 +67,9 @@ class PagedAttentionTest : public testing::Test {
   }
 
   Tensor attended(const kernels::PagedSettings& settings) {
-    Tensor y = zeros({2, 1, kHeads * kSize}, DType::kFloat32, Stream{});
-    kernels::paged_attention(kernels::heads_of(y.view(), kHeads), pages_of_store(), heads_.q,
-                             has_new_tokens_ ? heads_.k : kernels::ConstHeadsView{},
+    Tensor y = zeros({2, 1, kPagedAttentionHeads * kSize}, DType::kFloat32, Stream{});
+    kernels::paged_attention(kernels::heads_of(y.view(), kPagedAttentionHeads), pages_of_store(),
+                             heads_.q, has_new_tokens_ ? heads_.k : kernels::ConstHeadsView{},
                              has_new_tokens_ ? heads_.v : kernels::ConstHeadsView{},
                              {{pages_.data(), {3, kMost}, DType::kInt32},
                               {lengths_.data(), {3}, DType::kInt32},
@@ -92,11 +93,11 @@ class PagedAttentionTest : public testing::Test {
 };
 
 TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
-  const Tensor slopes = random_normal({kHeads}, {.seed = 4});
-  const Tensor bias = random_normal({kHeads, kDistances}, {.seed = 5});
+  const Tensor slopes = random_normal({kPagedAttentionHeads}, {.seed = 4});
+  const Tensor bias = random_normal({kPagedAttentionHeads, kDistances}, {.seed = 5});
   // The bias of token 9 by key: distances of 5 and more have none.
-  Tensor by_key = zeros({kHeads, 10}, DType::kFloat32, Stream{});
-  for (int64_t head = 0; head < kHeads; ++head) {
+  Tensor by_key = zeros({kPagedAttentionHeads, 10}, DType::kFloat32, Stream{});
+  for (int64_t head = 0; head < kPagedAttentionHeads; ++head) {
     for (int64_t distance = 0; distance < kDistances; ++distance) {
       by_key.span<float>()[static_cast<size_t>(head * 10 + 9 - distance)] =
           bias.span<float>()[static_cast<size_t>(head * kDistances + distance)];
@@ -107,11 +108,11 @@ TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
 
   const Tensor keys = gathered(keys_);
   const Tensor values = gathered(values_);
-  Tensor want({1, 1, kHeads * kSize}, DType::kFloat32, Stream{});
+  Tensor want({1, 1, kPagedAttentionHeads * kSize}, DType::kFloat32, Stream{});
   kernels::ConstHeadsView q = heads_.q;
   q.data = static_cast<const float*>(q.data) + q.stride_s;  // token 1
   q.s = 1;
-  kernels::attention_forward(kernels::heads_of(want.view(), kHeads), {}, q,
+  kernels::attention_forward(kernels::heads_of(want.view(), kPagedAttentionHeads), {}, q,
                              kernels::heads_of(keys.view(), kGroups),
                              kernels::heads_of(values.view(), kGroups),
                              {.scale = 0.3f,
@@ -148,7 +149,7 @@ TEST_F(PagedAttentionTest, PutsTheNewTokenIntoItsPage) {
         EXPECT_EQ(element(place(keys_, page), group * kSize + c),
                   static_cast<const float*>(heads_.k.data)[from]);
         // A row of one token has its value as output.
-        const int64_t head = group * (kHeads / kGroups);
+        const int64_t head = group * (kPagedAttentionHeads / kGroups);
         if (token == 0) {
           EXPECT_NEAR(element(y, head * kSize + c), static_cast<const float*>(heads_.v.data)[from],
                       1e-6);
@@ -179,7 +180,7 @@ TEST_F(PagedAttentionTest, TakesTheFirstTokensOfARow) {
 
 // Pages in FP8 are pages of their rounded numbers, also of the new token.
 TEST_F(PagedAttentionTest, ReadsPagesInFp8) {
-  const Tensor slopes = random_normal({kHeads}, {.seed = 4});
+  const Tensor slopes = random_normal({kPagedAttentionHeads}, {.seed = 4});
   const kernels::PagedSettings settings{.scale = 0.3f, .alibi_slopes = slopes.view()};
   const Tensor exact = attended(settings);
   keys_ = random_normal({8, kPageTokens, kGroups, kSize}, {.seed = 1});
@@ -230,10 +231,10 @@ TEST_F(PagedAttentionTest, Fp8OnAGpuNeeds16BitsAndNarrowHeads) {
 }
 
 TEST_F(PagedAttentionTest, NamesAWrongTable) {
-  Tensor y = zeros({2, 1, kHeads * kSize}, DType::kFloat32, Stream{});
+  Tensor y = zeros({2, 1, kPagedAttentionHeads * kSize}, DType::kFloat32, Stream{});
   EXPECT_EQ(message_of<ShapeError>([&] {
-              kernels::paged_attention(kernels::heads_of(y.view(), kHeads), pages_of_store(),
-                                       heads_.q, heads_.k, heads_.v,
+              kernels::paged_attention(kernels::heads_of(y.view(), kPagedAttentionHeads),
+                                       pages_of_store(), heads_.q, heads_.k, heads_.v,
                                        {{pages_.data(), {3, kMost}, DType::kInt32},
                                         {lengths_.data(), {2}, DType::kInt32},
                                         {queries_.data(), {3}, DType::kInt32},

@@ -38,8 +38,8 @@ Tensor rotated(const Tensor& x, int64_t heads, const Tensor& table, ConstView id
 }
 
 // The definition, in fp64: a complex product.
-Tensor reference(const Tensor& x, int64_t heads, int64_t dim, const Tensor& ids, int64_t offset,
-                 RotaryPairs pairs) {
+Tensor rotary_reference(const Tensor& x, int64_t heads, int64_t dim, const Tensor& ids,
+                        int64_t offset, RotaryPairs pairs) {
   const int64_t b = x.size(1);
   const int64_t d = x.size(2) / heads;
   std::vector<double> y;
@@ -72,9 +72,9 @@ TEST(RotaryTest, MatchesTheDefinition) {
         Tolerance tolerance = tolerance_of(dtype);
         tolerance.absolute = tolerance.relative;  // the two terms may cancel
         expect_close(rotated(x, 3, table, {}, 7, pairs, false),
-                     reference(x, 3, dim, Tensor(), 7, pairs), tolerance);
+                     rotary_reference(x, 3, dim, Tensor(), 7, pairs), tolerance);
         expect_close(rotated(x, 3, table, ids.view(), 0, pairs, false),
-                     reference(x, 3, dim, ids, 0, pairs), tolerance);
+                     rotary_reference(x, 3, dim, ids, 0, pairs), tolerance);
       }
     }
   }

@@ -12,7 +12,8 @@ namespace megatron {
 namespace {
 
 // The definition, in fp64; the first v of the columns are no padding.
-Tensor expected(const Tensor& logits, const Tensor& labels, double smoothing, int64_t v) {
+Tensor cross_entropy_expected(const Tensor& logits, const Tensor& labels, double smoothing,
+                              int64_t v) {
   const int64_t s = logits.size(0);
   const int64_t b = logits.size(1);
   const int64_t columns = logits.size(2);
@@ -46,7 +47,10 @@ OpCase make_case(const Shape& shape, float smoothing, int64_t vocabulary = 0) {
                 return cross_entropy(scale(in[0], 1), labels, smoothing,
                                      {.num_columns = vocabulary});
               },
-          .expected = [=](const auto& in) { return expected(in[0], labels, double(smoothing), v); },
+          .expected =
+              [=](const auto& in) {
+                return cross_entropy_expected(in[0], labels, double(smoothing), v);
+              },
           .terms = 8};
 }
 
@@ -206,7 +210,7 @@ TEST(MaskedMeanTest, AFullyMaskedMicrobatchIsZero) {
 TEST(LogProbabilitiesTest, AreLogSoftmaxAtTheIds) {
   const Tensor logits = random_normal({3, 2, 5}, {.seed = 1});
   const Tensor ids = random_ids({2, 3}, 5, 2);
-  Tensor want = expected(logits, ids, 0, logits.size(-1));
+  Tensor want = cross_entropy_expected(logits, ids, 0, logits.size(-1));
   scale_inplace(want, -1);
   expect_close(log_probabilities(logits, ids), want, tolerance_of(DType::kFloat32).for_terms(8));
 }

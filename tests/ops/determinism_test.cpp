@@ -52,11 +52,11 @@ void expect_same_bits(const std::vector<Tensor>& inputs, const Run& run) {
 
 // Large enough for several threads: [s, b, h] = [64, 3, 700].
 constexpr int64_t kLength = 64;
-constexpr int64_t kBatch = 3;
+constexpr int64_t kDeterminismBatch = 3;
 constexpr int64_t kHidden = 700;
 
 Tensor sequence(uint64_t seed, int64_t width = kHidden) {
-  return random_normal({kLength, kBatch, width}, {.seed = seed});
+  return random_normal({kLength, kDeterminismBatch, width}, {.seed = seed});
 }
 Tensor vector(uint64_t seed, int64_t width = kHidden) {
   return random_normal({width}, {.seed = seed});
@@ -82,15 +82,15 @@ TEST(DeterminismTest, DropoutDoesNotDependOnThreads) {
 }
 
 TEST(DeterminismTest, EmbeddingDoesNotDependOnThreads) {
-  const Tensor ids = random_ids({kBatch, kLength}, 50, 4);
-  const Tensor positions = default_position_ids(kBatch, kLength);
+  const Tensor ids = random_ids({kDeterminismBatch, kLength}, 50, 4);
+  const Tensor positions = default_position_ids(kDeterminismBatch, kLength);
   expect_same_bits(
       {random_normal({50, kHidden}, {.seed = 1}), random_normal({kLength, kHidden}, {.seed = 2})},
       [&](const auto& in) { return embedding(in[0], ids, in[1], positions); });
 }
 
 TEST(DeterminismTest, CrossEntropyDoesNotDependOnThreads) {
-  const Tensor labels = random_ids({kBatch, kLength}, kHidden, 5);
+  const Tensor labels = random_ids({kDeterminismBatch, kLength}, kHidden, 5);
   expect_same_bits({sequence(1)},
                    [&](const auto& in) { return cross_entropy(in[0], labels, 0.1f); });
 }

@@ -24,7 +24,7 @@ bool is_kept(const DropoutKey& key, int64_t i, int64_t j, int64_t k) {
   return (k % 2 == 0 ? word & 0xFFFFu : word >> 16) < key.keep_threshold();
 }
 
-Tensor expected(const std::vector<Tensor>& in, const DropoutKey& key, bool has_bias) {
+Tensor dropout_expected(const std::vector<Tensor>& in, const DropoutKey& key, bool has_bias) {
   const Tensor& residual = in.back();
   Tensor y = empty_like(residual);
   const int64_t batch = y.size(1);
@@ -40,14 +40,14 @@ Tensor expected(const std::vector<Tensor>& in, const DropoutKey& key, bool has_b
   return y;
 }
 
-OpCase make_case(const Shape& shape, const DropoutKey& key, bool has_bias) {
+OpCase dropout_make_case(const Shape& shape, const DropoutKey& key, bool has_bias) {
   OpCase c{.name = "bias_dropout_add " + shape.str(),
            .inputs = {random_normal(shape, {.seed = 1})},
            .op =
                [=](const auto& in) {
                  return bias_dropout_add(in[0], has_bias ? in[1] : Variable(), in.back(), key);
                },
-           .expected = [=](const auto& in) { return expected(in, key, has_bias); },
+           .expected = [=](const auto& in) { return dropout_expected(in, key, has_bias); },
            .terms = 8 * shape[0] * shape[1]};
   if (has_bias) c.inputs.push_back(random_normal({shape[2]}, {.seed = 2}));
   c.inputs.push_back(random_normal(shape, {.seed = 3}));
@@ -61,7 +61,8 @@ TEST(BiasDropoutAddTest, NeedsNoResidual) {
          .op = [](const auto& in) { return bias_dropout_add(in[0], in[1], Variable(), kKey); },
          .expected =
              [&](const auto& in) {
-               return expected({in[0], in[1], zeros(shape, DType::kFloat32, Stream{})}, kKey, true);
+               return dropout_expected({in[0], in[1], zeros(shape, DType::kFloat32, Stream{})},
+                                       kKey, true);
              },
          .terms = 8 * 6});
 }
@@ -69,27 +70,27 @@ TEST(BiasDropoutAddTest, NeedsNoResidual) {
 TEST(BiasDropoutAddTest, FollowsItsDefinition) {
   for (const Shape& shape : {Shape{3, 2, 5}, Shape{1, 1, 1}, Shape{2, 3, 8}}) {
     for (const bool has_bias : {false, true}) {
-      check(make_case(shape, kKey, has_bias));
-      check(make_case(shape, {}, has_bias));
+      check(dropout_make_case(shape, kKey, has_bias));
+      check(dropout_make_case(shape, {}, has_bias));
     }
   }
 }
 
 TEST(BiasDropoutAddTest, FollowsItsDefinitionOnRowsOfManyTiles) {
-  OpCase c = make_case({3, 2, 1283}, kKey, true);
+  OpCase c = dropout_make_case({3, 2, 1283}, kKey, true);
   c.terms = 128;  // sums of gradients that were rounded to 16 bits, some of them near zero
   c.check_differences = false;
   check(c);
 }
 
 TEST(BiasDropoutAddTest, EmptyBatch) {
-  OpCase c = make_case({4, 0, 3}, kKey, true);
+  OpCase c = dropout_make_case({4, 0, 3}, kKey, true);
   c.check_differences = false;
   check(c);
 }
 
 TEST(BiasDropoutAddTest, KeepsAnFp32Residual) {
-  OpCase c = make_case({3, 2, 5}, kKey, true);
+  OpCase c = dropout_make_case({3, 2, 5}, kKey, true);
   c.fp32_inputs = {2};
   check(c);
   const Variable x(random_normal({1, 1, 4}, {.seed = 1, .dtype = DType::kBFloat16}));
@@ -98,14 +99,14 @@ TEST(BiasDropoutAddTest, KeepsAnFp32Residual) {
 }
 
 TEST(DropoutTest, FollowsItsDefinition) {
-  check(
-      {.name = "dropout",
-       .inputs = {random_normal({3, 2, 7}, {.seed = 1})},
-       .op = [](const auto& in) { return dropout(in[0], kKey); },
-       .expected =
-           [](const auto& in) {
-             return expected({in[0], zeros(in[0].shape(), DType::kFloat32, Stream{})}, kKey, false);
-           }});
+  check({.name = "dropout",
+         .inputs = {random_normal({3, 2, 7}, {.seed = 1})},
+         .op = [](const auto& in) { return dropout(in[0], kKey); },
+         .expected =
+             [](const auto& in) {
+               return dropout_expected({in[0], zeros(in[0].shape(), DType::kFloat32, Stream{})},
+                                       kKey, false);
+             }});
 }
 
 TEST(DropoutTest, KeepsTheRightShare) {

@@ -8,7 +8,8 @@
 namespace megatron {
 namespace {
 
-Tensor expected(const std::vector<Tensor>& in, const Tensor& ids, const Tensor& position_ids) {
+Tensor embedding_expected(const std::vector<Tensor>& in, const Tensor& ids,
+                          const Tensor& position_ids) {
   const int64_t batch = ids.size(0);
   const int64_t length = ids.size(1);
   const int64_t h = in[0].size(1);
@@ -24,7 +25,7 @@ Tensor expected(const std::vector<Tensor>& in, const Tensor& ids, const Tensor& 
   return y;
 }
 
-OpCase make_case(int64_t batch, int64_t length, int64_t h, bool with_positions) {
+OpCase embedding_make_case(int64_t batch, int64_t length, int64_t h, bool with_positions) {
   const Tensor ids = random_ids({batch, length}, 7, 1);
   const Tensor positions = default_position_ids(batch, length);
   OpCase c{.name = "embedding",
@@ -34,7 +35,7 @@ OpCase make_case(int64_t batch, int64_t length, int64_t h, bool with_positions) 
                  return with_positions ? embedding(in[0], ids, in[1], positions)
                                        : embedding(in[0], ids);
                },
-           .expected = [=](const auto& in) { return expected(in, ids, positions); },
+           .expected = [=](const auto& in) { return embedding_expected(in, ids, positions); },
            .terms = std::max<int64_t>(4, batch * length)};
   if (with_positions) c.inputs.push_back(random_normal({length + 2, h}, {.seed = 3}));
   return c;
@@ -42,20 +43,20 @@ OpCase make_case(int64_t batch, int64_t length, int64_t h, bool with_positions) 
 
 TEST(EmbeddingTest, FollowsItsDefinition) {
   for (const bool with_positions : {false, true}) {
-    check(make_case(2, 3, 4, with_positions));
-    check(make_case(1, 1, 1, with_positions));
-    check(make_case(3, 9, 5, with_positions));  // every row several times
+    check(embedding_make_case(2, 3, 4, with_positions));
+    check(embedding_make_case(1, 1, 1, with_positions));
+    check(embedding_make_case(3, 9, 5, with_positions));  // every row several times
   }
 }
 
 TEST(EmbeddingTest, FollowsItsDefinitionOnRowsOfManyTiles) {
-  OpCase c = make_case(2, 9, 1283, true);
+  OpCase c = embedding_make_case(2, 9, 1283, true);
   c.check_differences = false;
   check(c);
 }
 
 TEST(EmbeddingTest, EmptyBatch) {
-  OpCase c = make_case(0, 4, 3, true);
+  OpCase c = embedding_make_case(0, 4, 3, true);
   c.check_differences = false;
   check(c);
 }

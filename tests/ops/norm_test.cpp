@@ -11,7 +11,7 @@ namespace {
 enum class Kind { kLayerNorm, kRmsNorm };
 
 // The definition, in fp64.
-Tensor defined(const std::vector<Tensor>& in, Kind kind, NormOptions options) {
+Tensor norm_defined(const std::vector<Tensor>& in, Kind kind, NormOptions options) {
   const int64_t cols = in[0].size(-1);
   Tensor y = empty_like(in[0]);
   for (int64_t first = 0; first < y.numel(); first += cols) {
@@ -46,7 +46,7 @@ OpCase norm_case(Kind kind, const Shape& shape, NormOptions options) {
                 return kind == Kind::kRmsNorm ? rms_norm(in[0], in[1], options)
                                               : layer_norm(in[0], in[1], in[2], options);
               },
-          .expected = [=](const auto& in) { return defined(in, kind, options); },
+          .expected = [=](const auto& in) { return norm_defined(in, kind, options); },
           .terms = std::max<int64_t>(shape[-1], 4)};
 }
 

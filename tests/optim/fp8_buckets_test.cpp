@@ -23,16 +23,16 @@ namespace {
 
 constexpr int64_t kIn = 144;  // a square and a part of one
 constexpr int64_t kOut = 144;
-constexpr int64_t kLayers = 5;
-constexpr int64_t kWeights = kLayers * kIn * kOut;
+constexpr int64_t kFp8BucketsLayers = 5;
+constexpr int64_t kWeights = kFp8BucketsLayers * kIn * kOut;
 
 // Layers in FP8, and one without, each with a bias.
 class Layers final : public Module {
  public:
   Layers(const Fp8Config& fp8, Stream stream) {
-    for (int64_t i = 0; i <= kLayers; ++i) {
+    for (int64_t i = 0; i <= kFp8BucketsLayers; ++i) {
       LinearOptions options{.init = Init::normal(0.2)};
-      if (i < kLayers) options.fp8 = fp8;
+      if (i < kFp8BucketsLayers) options.fp8 = fp8;
       all.push_back(std::make_unique<ColumnParallelLinear>(
           kIn, kOut, TensorParallel{}, options,
           Placement{.dtype = DType::kBFloat16, .stream = stream}));
@@ -44,30 +44,30 @@ class Layers final : public Module {
   std::vector<std::unique_ptr<ColumnParallelLinear>> all;
 };
 
-struct Course {
+struct Fp8BucketsCourse {
   Fp8Recipe recipe = Fp8Recipe::kDelayed;
   int ranks = 2;
   int stage = 1;
   bool overlaps = false;
   int64_t bucket_size = 0;
 };
-void PrintTo(const Course& course, std::ostream* out) {
+void PrintTo(const Fp8BucketsCourse& course, std::ostream* out) {
   const char* const names[] = {"delayed, ", "tensorwise, ", "blockwise, "};
   *out << names[static_cast<int>(course.recipe)] << course.ranks << " ranks, stage " << course.stage
        << (course.overlaps ? ", overlap" : "") << ", buckets of " << course.bucket_size;
 }
 
 // The CPU as the device of one rank: with a pool of its own.
-Stream stream_of(const comm::Group& world) {
+Stream fp8_buckets_stream_of(const comm::Group& world) {
   return Stream{Device{DeviceType::kCpu, world.rank() + 1}};
 }
 
 // A rank's part of a run, whose gradients are random numbers.
-class Training {
+class Fp8BucketsTraining {
  public:
-  Training(const Course& course, bool gathers, const comm::Group& world)
+  Fp8BucketsTraining(const Fp8BucketsCourse& course, bool gathers, const comm::Group& world)
       : fp8_{.format = Fp8Format::kHybrid, .recipe = course.recipe, .amax_history_len = 2},
-        stream_(stream_of(world)),
+        stream_(fp8_buckets_stream_of(world)),
         layers_(fp8_, stream_) {
     parallel_.world = parallel_.data = world;
     std::vector<OptimizedParameter> parameters = optimized_parameters(layers_);
@@ -117,7 +117,7 @@ class Training {
     const NoGrad no_grad;
     scaling_->quantize_weights();
     std::vector<Tensor> all;
-    for (size_t i = 0; i < kLayers; ++i) {
+    for (size_t i = 0; i < kFp8BucketsLayers; ++i) {
       const Fp8Matrix& weight = layers_.all[i]->fp8()->weight();
       for (const Tensor& part :
            {weight.rows, weight.columns, weight.row_inverses, weight.column_inverses}) {
@@ -138,24 +138,24 @@ class Training {
   std::optional<Optimizer> optimizer_;
 };
 
-struct Trained {
+struct Fp8BucketsTrained {
   std::vector<Tensor> weights;
   std::map<DType, int64_t> gathered;  // elements that a rank gave, of four iterations
   int64_t parameter_bytes = 0;
 };
 
-Trained trained(const Course& course, bool gathers) {
-  Trained result;
+Fp8BucketsTrained fp8_buckets_trained(const Fp8BucketsCourse& course, bool gathers) {
+  Fp8BucketsTrained result;
   comm::run_ranks(course.ranks, [&](const comm::Group& world) {
-    allocator_of(stream_of(world).device).empty_cache();
-    Training training(course, gathers, world);
+    allocator_of(fp8_buckets_stream_of(world).device).empty_cache();
+    Fp8BucketsTraining training(course, gathers, world);
     for (int64_t i = 0; i < 4; ++i) training.iterate(i);
-    Trained own;
+    Fp8BucketsTrained own;
     for (const auto& entry : world.transport().context().recorder.entries()) {
       const bool is_gather = entry.call.operation == comm::Operation::kAllGather;
       if (is_gather) own.gathered[entry.call.dtype] += entry.call.count;
     }
-    const MemoryStats stats = allocator_of(stream_of(world).device).stats();
+    const MemoryStats stats = allocator_of(fp8_buckets_stream_of(world).device).stats();
     own.parameter_bytes = stats.by_category[static_cast<size_t>(MemoryCategory::kParameters)];
     own.weights = training.weights();
     if (world.rank() == course.ranks - 1) result = std::move(own);
@@ -163,20 +163,20 @@ Trained trained(const Course& course, bool gathers) {
   return result;
 }
 
-class Fp8BucketsTest : public testing::TestWithParam<Course> {};
+class Fp8BucketsTest : public testing::TestWithParam<Fp8BucketsCourse> {};
 
 // The other ranks' parts, too: what is compared is all that the last rank has.
 TEST_P(Fp8BucketsTest, GatheringInFp8ChangesNoBit) {
-  const Trained want = trained(GetParam(), false);
-  const Trained got = trained(GetParam(), true);
+  const Fp8BucketsTrained want = fp8_buckets_trained(GetParam(), false);
+  const Fp8BucketsTrained got = fp8_buckets_trained(GetParam(), true);
   ASSERT_EQ(got.weights.size(), want.weights.size());
   for (size_t i = 0; i < want.weights.size(); ++i) {
     expect_identical(got.weights[i], want.weights[i], "tensor " + std::to_string(i));
   }
 }
 
-std::vector<Course> courses() {
-  std::vector<Course> all;
+std::vector<Fp8BucketsCourse> courses() {
+  std::vector<Fp8BucketsCourse> all;
   for (const Fp8Recipe recipe :
        {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise, Fp8Recipe::kBlockwise}) {
     for (const int ranks : {1, 2, 3}) {
@@ -195,9 +195,9 @@ INSTANTIATE_TEST_SUITE_P(Courses, Fp8BucketsTest, testing::ValuesIn(courses()));
 // in 16 bits.
 TEST(Fp8ParamGatherTest, AWeightTakesAByteInPlaceOfTwo) {
   for (const int ranks : {2, 4}) {
-    const Course course{.ranks = ranks};
-    const Trained wide = trained(course, false);
-    const Trained narrow = trained(course, true);
+    const Fp8BucketsCourse course{.ranks = ranks};
+    const Fp8BucketsTrained wide = fp8_buckets_trained(course, false);
+    const Fp8BucketsTrained narrow = fp8_buckets_trained(course, true);
     const int64_t unit = kFp8ShareUnit * ranks;
     const int64_t share = (kWeights + unit - 1) / unit * unit / ranks;
     EXPECT_EQ(narrow.gathered.at(DType::kFloat8E4M3), 4 * share);
@@ -206,7 +206,7 @@ TEST(Fp8ParamGatherTest, AWeightTakesAByteInPlaceOfTwo) {
     EXPECT_NEAR(less, 4.0 * kWeights / ranks, 4 * 64) << "but for padding";
     const auto saved = static_cast<double>(wide.parameter_bytes - narrow.parameter_bytes);
     const double padding = (2.0 + ranks) * static_cast<double>(share - kWeights / ranks);
-    EXPECT_NEAR(saved, 2.0 * kWeights * (1 - 1.0 / ranks), padding + 512 * kLayers);
+    EXPECT_NEAR(saved, 2.0 * kWeights * (1 - 1.0 / ranks), padding + 512 * kFp8BucketsLayers);
   }
 }
 

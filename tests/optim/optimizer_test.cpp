@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // A linear layer and a norm, in the order of registration.
-std::vector<OptimizedParameter> small_model(DType dtype = DType::kFloat32) {
+std::vector<OptimizedParameter> optimizer_small_model(DType dtype = DType::kFloat32) {
   std::vector<OptimizedParameter> model;
   uint64_t seed = 0;
   const auto add = [&](const char* name, const Shape& shape) {
@@ -34,7 +34,7 @@ std::vector<OptimizedParameter> small_model(DType dtype = DType::kFloat32) {
   return model;
 }
 
-OptimizerConfig config_of(DType dtype = DType::kFloat32) {
+OptimizerConfig optimizer_config_of(DType dtype = DType::kFloat32) {
   OptimizerConfig config;
   config.adam_beta2 = 0.95;
   config.params_dtype = dtype;
@@ -82,9 +82,9 @@ TEST(ParameterGroupsTest, DecayedComeFirstAndMultipliersFollow) {
 }
 
 TEST(OptimizerTest, ClipsAndUpdatesEveryParameterAsItsGroupSays) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of());
+  Optimizer optimizer(flat, optimizer_config_of());
 
   std::vector<std::vector<Reference>> want;
   for (const auto& p : model) {
@@ -122,9 +122,9 @@ TEST(OptimizerTest, ClipsAndUpdatesEveryParameterAsItsGroupSays) {
 }
 
 TEST(OptimizerTest, NoClippingMeansNoNorm) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  OptimizerConfig config = config_of();
+  OptimizerConfig config = optimizer_config_of();
   config.clip_grad = 0;
   Optimizer optimizer(flat, config);
   set_grads(model, 1);
@@ -132,9 +132,9 @@ TEST(OptimizerTest, NoClippingMeansNoNorm) {
 }
 
 TEST(OptimizerTest, CountsZerosWithoutPadding) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  OptimizerConfig config = config_of();
+  OptimizerConfig config = optimizer_config_of();
   config.log_num_zeros_in_grad = true;
   Optimizer optimizer(flat, config);
   EXPECT_EQ(optimizer.step(kRates).num_zeros, 136);
@@ -145,10 +145,10 @@ TEST(OptimizerTest, CountsZerosWithoutPadding) {
 }
 
 TEST(OptimizerTest, WhatAnotherRankCountsIsNotInTheNorm) {
-  auto model = small_model();
+  auto model = optimizer_small_model();
   model[2].counts_in_norm = false;
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of());
+  Optimizer optimizer(flat, optimizer_config_of());
   set_grads(model, 1);
   double squares = 0;
   for (size_t n = 0; n < 2; ++n) {
@@ -159,15 +159,15 @@ TEST(OptimizerTest, WhatAnotherRankCountsIsNotInTheNorm) {
 }
 
 TEST(OptimizerTest, SumsOverTheModelsRanks) {
-  const auto model = small_model();
-  const auto alone = small_model();
+  const auto model = optimizer_small_model();
+  const auto alone = optimizer_small_model();
   FlatParameters flat(model, {});
   FlatParameters flat_alone(alone, {});
   // Three more ranks with the same gradients.
-  Optimizer optimizer(flat, config_of(), [](TensorView numbers, Stream) {
+  Optimizer optimizer(flat, optimizer_config_of(), [](TensorView numbers, Stream) {
     for (int64_t i = 0; i < numbers.numel(); ++i) numbers.as<double>()[i] *= 4;
   });
-  Optimizer optimizer_alone(flat_alone, config_of());
+  Optimizer optimizer_alone(flat_alone, optimizer_config_of());
   set_grads(model, 1);
   set_grads(alone, 1);
   EXPECT_DOUBLE_EQ(*optimizer.step(kRates).grad_norm, 2 * *optimizer_alone.step(kRates).grad_norm);
@@ -176,9 +176,9 @@ TEST(OptimizerTest, SumsOverTheModelsRanks) {
 
 TEST(OptimizerTest, HalfPrecisionModelFollowsItsMainParameters) {
   for (const bool grads_in_fp32 : {false, true}) {
-    const auto model = small_model(DType::kBFloat16);
+    const auto model = optimizer_small_model(DType::kBFloat16);
     FlatParameters flat(model, {.accumulate_allreduce_grads_in_fp32 = grads_in_fp32});
-    Optimizer optimizer(flat, config_of(DType::kBFloat16));
+    Optimizer optimizer(flat, optimizer_config_of(DType::kBFloat16));
     for (uint64_t k = 0; k < 5; ++k) {
       set_grads(model, 10 * k);
       EXPECT_TRUE(optimizer.step({.lr = 1e-5, .decoupled_lr = 1e-5, .weight_decay = 0.1}).ok);
@@ -198,7 +198,7 @@ TEST(OptimizerTest, HalfPrecisionModelFollowsItsMainParameters) {
 }
 
 OptimizerConfig precision_aware(DType moments) {
-  OptimizerConfig config = config_of(DType::kBFloat16);
+  OptimizerConfig config = optimizer_config_of(DType::kBFloat16);
   config.bf16 = true;
   config.use_precision_aware_optimizer = true;
   config.exp_avg_dtype = config.exp_avg_sq_dtype = moments;
@@ -243,7 +243,7 @@ TEST(OptimizerTest, RemaindersHaveTheBitsOfFp32MainParameters) {
   for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
     std::vector<Snapshot> results;
     for (const bool is_aware : {false, true}) {
-      const auto model = small_model(DType::kBFloat16);
+      const auto model = optimizer_small_model(DType::kBFloat16);
       FlatParameters flat(model, {.accumulate_allreduce_grads_in_fp32 = true});
       OptimizerConfig config = precision_aware(DType::kFloat32);
       config.optimizer = kind;
@@ -263,17 +263,17 @@ TEST(OptimizerTest, RemaindersHaveTheBitsOfFp32MainParameters) {
 // The second of two steps follows a save and a load, into the same types and into others.
 TEST(OptimizerTest, StateOfOneTypeGoesOnInAnother) {
   const std::vector<OptimizerConfig> configs = {
-      config_of(DType::kBFloat16), precision_aware(DType::kFloat32),
+      optimizer_config_of(DType::kBFloat16), precision_aware(DType::kFloat32),
       precision_aware(DType::kBFloat16), precision_aware(DType::kFloat16),
       precision_aware(DType::kFloat8E4M3)};
   for (size_t from = 0; from < configs.size(); ++from) {
     for (size_t to = 0; to < configs.size(); ++to) {
-      const auto model = small_model(DType::kBFloat16);
+      const auto model = optimizer_small_model(DType::kBFloat16);
       FlatParameters flat(model, {});
       Optimizer optimizer(flat, configs[from]);
       set_grads(model, 1);
       optimizer.step(kRates);
-      const auto other = small_model(DType::kBFloat16);
+      const auto other = optimizer_small_model(DType::kBFloat16);
       FlatParameters other_flat(other, {});
       Optimizer resumed(other_flat, configs[to]);
       load_into(resumed, other, snapshot_of(optimizer, model), optimizer.scalars());
@@ -305,7 +305,7 @@ TEST(OptimizerTest, StateOfOneTypeGoesOnInAnother) {
 }
 
 TEST(OptimizerTest, WeightsLoadedAloneDropTheRemainders) {
-  const auto model = small_model(DType::kBFloat16);
+  const auto model = optimizer_small_model(DType::kBFloat16);
   FlatParameters flat(model, {});
   Optimizer optimizer(flat, precision_aware(DType::kFloat32));
   set_grads(model, 1);
@@ -321,9 +321,9 @@ TEST(OptimizerTest, WeightsLoadedAloneDropTheRemainders) {
 }
 
 TEST(OptimizerTest, OverflowSkipsTheStepAndHalvesTheScale) {
-  const auto model = small_model(DType::kFloat16);
+  const auto model = optimizer_small_model(DType::kFloat16);
   FlatParameters flat(model, {});
-  OptimizerConfig config = config_of(DType::kFloat16);
+  OptimizerConfig config = optimizer_config_of(DType::kFloat16);
   config.initial_loss_scale = 1024;
   config.hysteresis = 1;
   Optimizer optimizer(flat, config);
@@ -351,9 +351,9 @@ TEST(OptimizerTest, OverflowSkipsTheStepAndHalvesTheScale) {
 TEST(OptimizerTest, LossScaleDoesNotChangeTheUpdate) {
   std::vector<Tensor> results;
   for (const double scale : {0.0, 4096.0}) {
-    const auto model = small_model(DType::kBFloat16);
+    const auto model = optimizer_small_model(DType::kBFloat16);
     FlatParameters flat(model, {.accumulate_allreduce_grads_in_fp32 = true});
-    OptimizerConfig config = config_of(DType::kBFloat16);
+    OptimizerConfig config = optimizer_config_of(DType::kBFloat16);
     config.loss_scale = scale;
     Optimizer optimizer(flat, config);
     set_grads(model, 1, static_cast<float>(optimizer.loss_scale()));
@@ -364,9 +364,9 @@ TEST(OptimizerTest, LossScaleDoesNotChangeTheUpdate) {
 }
 
 TEST(OptimizerTest, NotFiniteGradientsWithoutScalerAreAnError) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  OptimizerConfig config = config_of();
+  OptimizerConfig config = optimizer_config_of();
   Optimizer optimizer(flat, config);
   set_grads(model, 1);
   Tensor grad = model[1].variable.grad();
@@ -380,11 +380,11 @@ TEST(OptimizerTest, NotFiniteGradientsWithoutScalerAreAnError) {
 }
 
 TEST(OptimizerTest, LearningRateMultiplierAndDecoupledRate) {
-  auto model = small_model();
+  auto model = optimizer_small_model();
   model[1].lr_mult = 0;
   model[2].has_decoupled_lr = true;
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of());
+  Optimizer optimizer(flat, optimizer_config_of());
   std::vector<Tensor> before;
   for (const auto& p : model) before.push_back(copied(p.variable.data()));
   set_grads(model, 1);
@@ -396,11 +396,11 @@ TEST(OptimizerTest, LearningRateMultiplierAndDecoupledRate) {
 
 TEST(OptimizerTest, ContinuesFromSavedState) {
   for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
-    OptimizerConfig config = config_of(DType::kFloat16);
+    OptimizerConfig config = optimizer_config_of(DType::kFloat16);
     config.optimizer = kind;
     config.initial_loss_scale = 4;
     config.loss_scale_window = 2;
-    const auto model = small_model(DType::kFloat16);
+    const auto model = optimizer_small_model(DType::kFloat16);
     FlatParameters flat(model, {});
     Optimizer optimizer(flat, config);
     for (uint64_t k = 0; k < 3; ++k) {
@@ -408,7 +408,7 @@ TEST(OptimizerTest, ContinuesFromSavedState) {
       optimizer.step(kRates);
     }
 
-    const auto other = small_model(DType::kFloat16);
+    const auto other = optimizer_small_model(DType::kFloat16);
     FlatParameters other_flat(other, {});
     Optimizer resumed(other_flat, config);
     std::map<std::pair<std::string, std::string>, Tensor> saved;
@@ -438,9 +438,9 @@ TEST(OptimizerTest, ContinuesFromSavedState) {
 }
 
 TEST(OptimizerTest, TheStepIsKnownWhenItIsFinished) {
-  const auto model = small_model(DType::kFloat16);
+  const auto model = optimizer_small_model(DType::kFloat16);
   FlatParameters flat(model, {});
-  OptimizerConfig config = config_of(DType::kFloat16);
+  OptimizerConfig config = optimizer_config_of(DType::kFloat16);
   config.initial_loss_scale = 1024;
   config.hysteresis = 1;
   Optimizer optimizer(flat, config);
@@ -459,9 +459,9 @@ TEST(OptimizerTest, TheStepIsKnownWhenItIsFinished) {
 }
 
 TEST(OptimizerTest, ALossThatIsNotANumberLeavesTheModelAlone) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of());
+  Optimizer optimizer(flat, optimizer_config_of());
   set_grads(model, 1);
   const Tensor before = copied(flat.buffers()[0].params);
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -472,9 +472,9 @@ TEST(OptimizerTest, ALossThatIsNotANumberLeavesTheModelAlone) {
 }
 
 TEST(OptimizerTest, MeasuresParametersAfterTheUpdate) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of());
+  Optimizer optimizer(flat, optimizer_config_of());
   set_grads(model, 1);
   const double before = optimizer.parameter_norm();
   const StepResult result = optimizer.step(kRates, {.measures_parameters = true});
@@ -484,9 +484,9 @@ TEST(OptimizerTest, MeasuresParametersAfterTheUpdate) {
 }
 
 TEST(OptimizerTest, RejectsTheStateOfAnotherModel) {
-  const auto model = small_model();
+  const auto model = optimizer_small_model();
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of());
+  Optimizer optimizer(flat, optimizer_config_of());
   EXPECT_THAT(message_of<ConfigError>([&] {
                 optimizer.load({.group_steps = {1, 2, 3}, .loss_scaler = {}});
               }),
@@ -494,9 +494,9 @@ TEST(OptimizerTest, RejectsTheStateOfAnotherModel) {
 }
 
 TEST(OptimizerTest, WeightsLoadedAloneReplaceTheMainParameters) {
-  const auto model = small_model(DType::kBFloat16);
+  const auto model = optimizer_small_model(DType::kBFloat16);
   FlatParameters flat(model, {});
-  Optimizer optimizer(flat, config_of(DType::kBFloat16));
+  Optimizer optimizer(flat, optimizer_config_of(DType::kBFloat16));
   Tensor weight = model[0].variable.data();
   copy_into(weight, full(weight.shape(), 2.0f, DType::kFloat32, Stream{}));
   optimizer.reload_main_params();

@@ -7,7 +7,7 @@ namespace {
 
 using testing::ElementsAre;
 
-ParallelConfig config(int64_t world, int64_t tp, int64_t pp, int64_t cp = 1) {
+ParallelConfig rank_grid_config(int64_t world, int64_t tp, int64_t pp, int64_t cp = 1) {
   ParallelConfig config;
   config.world_size = world;
   config.tensor_model_parallel_size = tp;
@@ -17,7 +17,7 @@ ParallelConfig config(int64_t world, int64_t tp, int64_t pp, int64_t cp = 1) {
 }
 
 TEST(RankGridTest, HasTheGroupsOfMegatron) {
-  const RankGrid grid(config(16, 2, 4));
+  const RankGrid grid(rank_grid_config(16, 2, 4));
   EXPECT_THAT(grid.group_of(3, {.tensor = true}), ElementsAre(2, 3));
   EXPECT_THAT(grid.group_of(2, {.data = true}), ElementsAre(0, 2));
   EXPECT_THAT(grid.group_of(7, {.data = true}), ElementsAre(5, 7));
@@ -28,7 +28,7 @@ TEST(RankGridTest, HasTheGroupsOfMegatron) {
 }
 
 TEST(RankGridTest, PutsContextBetweenTensorAndData) {
-  const RankGrid grid(config(16, 2, 2, 2));
+  const RankGrid grid(rank_grid_config(16, 2, 2, 2));
   EXPECT_THAT(grid.group_of(0, {.context = true}), ElementsAre(0, 2));
   EXPECT_THAT(grid.group_of(0, {.data = true}), ElementsAre(0, 4));
   EXPECT_THAT(grid.group_of(0, {.context = true, .data = true}), ElementsAre(0, 2, 4, 6));
@@ -36,7 +36,7 @@ TEST(RankGridTest, PutsContextBetweenTensorAndData) {
 }
 
 TEST(RankGridTest, TheOtherOrderPutsPipelineBeforeData) {
-  ParallelConfig other = config(16, 2, 4);
+  ParallelConfig other = rank_grid_config(16, 2, 4);
   other.use_tp_pp_dp_mapping = true;
   const RankGrid grid(other);
   EXPECT_THAT(grid.group_of(0, {.pipeline = true}), ElementsAre(0, 2, 4, 6));
@@ -45,7 +45,7 @@ TEST(RankGridTest, TheOtherOrderPutsPipelineBeforeData) {
 
 TEST(RankGridTest, PlacesAndRanksAreInverse) {
   for (const bool other_order : {false, true}) {
-    ParallelConfig c = config(24, 2, 3, 2);
+    ParallelConfig c = rank_grid_config(24, 2, 3, 2);
     c.use_tp_pp_dp_mapping = other_order;
     const RankGrid grid(c);
     for (int rank = 0; rank < grid.size(); ++rank) {

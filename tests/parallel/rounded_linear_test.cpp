@@ -17,16 +17,16 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kIn = 32;
-constexpr int64_t kOut = 48;
+constexpr int64_t kRoundedLinearIn = 32;
+constexpr int64_t kRoundedLinearOut = 48;
 
 // A column- and a row-parallel layer, and one that makes logits.
-class Layers final : public Module {
+class RoundedLinearLayers final : public Module {
  public:
-  explicit Layers(const TensorParallel& tp = {})
-      : fc1(kIn, kOut, tp, {.init = Init::normal(0.2)}, {}),
-        fc2(kOut, kIn, tp, {.init = Init::normal(0.2)}, {}),
-        head(kIn, kOut, tp,
+  explicit RoundedLinearLayers(const TensorParallel& tp = {})
+      : fc1(kRoundedLinearIn, kRoundedLinearOut, tp, {.init = Init::normal(0.2)}, {}),
+        fc2(kRoundedLinearOut, kRoundedLinearIn, tp, {.init = Init::normal(0.2)}, {}),
+        head(kRoundedLinearIn, kRoundedLinearOut, tp,
              {.has_bias = false, .init = Init::normal(0.2), .role = ParameterRole::kOutputHead},
              {}) {
     add_child("fc1", fc1);
@@ -43,7 +43,7 @@ class Layers final : public Module {
 };
 
 // The elements of a rounded matrix, whose rows may have further axes.
-Tensor rounded(const Tensor& x, InferenceWeights form) {
+Tensor rounded_linear_rounded(const Tensor& x, InferenceWeights form) {
   const int64_t cols = x.size(-1);
   const RoundedWeight w = rounded_rows(x.reshape({x.numel() / cols, cols}), form);
   const void* const numbers = w.numbers.view().data;
@@ -59,34 +59,34 @@ Tensor rounded(const Tensor& x, InferenceWeights form) {
 
 // What a layer multiplies: in FP8 its input is rounded, too.
 Variable seen(const Variable& x, InferenceWeights form) {
-  return form == InferenceWeights::kFp8 ? Variable(rounded(x.data(), form)) : x;
+  return form == InferenceWeights::kFp8 ? Variable(rounded_linear_rounded(x.data(), form)) : x;
 }
 
 class RoundedLinearTest : public testing::TestWithParam<InferenceWeights> {};
 
 TEST_P(RoundedLinearTest, LayersMultiplyByTheRoundedWeight) {
   const NoGrad no_grad;
-  const Layers layers;
-  const Layers want;
+  const RoundedLinearLayers layers;
+  const RoundedLinearLayers want;
   for (Variable weight : {want.fc1.weight(), want.fc2.weight()}) {
-    weight.set_data(rounded(weight.data(), GetParam()));
+    weight.set_data(rounded_linear_rounded(weight.data(), GetParam()));
   }
   round_weights(layers, GetParam(), Stream{});
   EXPECT_TRUE(layers.fc1.has_rounded_weight());
   EXPECT_FALSE(layers.head.has_rounded_weight());
-  const Variable x(random_normal({3, 2, kIn}, {.seed = 1}));
-  const Tolerance sums = tolerance_of(DType::kFloat32).for_terms(kOut);
+  const Variable x(random_normal({3, 2, kRoundedLinearIn}, {.seed = 1}));
+  const Tolerance sums = tolerance_of(DType::kFloat32).for_terms(kRoundedLinearOut);
   expect_close(layers.fc1.forward(x).data(), want.fc1.forward(seen(x, GetParam())).data(), sums);
   expect_close(layers.fc1.forward_without_bias(x).data(),
                want.fc1.forward_without_bias(seen(x, GetParam())).data(), sums);
-  const Variable wide(random_normal({3, 2, kOut}, {.seed = 2}));
+  const Variable wide(random_normal({3, 2, kRoundedLinearOut}, {.seed = 2}));
   expect_close(layers.fc2.forward_without_bias(wide).data(),
                want.fc2.forward_without_bias(seen(wide, GetParam())).data(), sums);
   expect_identical(layers.head.forward(x).data(), want.head.forward(x).data());
 }
 
 TEST_P(RoundedLinearTest, RoundsOnce) {
-  const Layers layers;
+  const RoundedLinearLayers layers;
   round_weights(layers, GetParam(), Stream{});
   const Tensor before = layers.fc1.weight().data();
   round_weights(layers, GetParam(), Stream{});
@@ -99,20 +99,20 @@ class RoundedRanksTest : public testing::TestWithParam<std::tuple<int, Inference
 
 TEST_P(RoundedRanksTest, RanksRoundTheirParts) {
   const auto [size, form] = GetParam();
-  const Layers whole;
-  const Tensor x = random_normal({3, 2, kIn}, {.seed = 1});
-  const Tensor wide = random_normal({3, 2, kOut}, {.seed = 2});
+  const RoundedLinearLayers whole;
+  const Tensor x = random_normal({3, 2, kRoundedLinearIn}, {.seed = 1});
+  const Tensor wide = random_normal({3, 2, kRoundedLinearOut}, {.seed = 2});
   round_weights(whole, form, Stream{});
   const Tensor columns = whole.fc1.forward(Variable(x)).data();
   comm::run_ranks(size, [&, form = form](const comm::Group& group) {
     const NoGrad no_grad;
     const TensorParallel tp{.group = group};
-    const Layers layers(tp);
-    const Layers want(tp);
+    const RoundedLinearLayers layers(tp);
+    const RoundedLinearLayers want(tp);
     Variable weight = want.fc2.weight();
-    weight.set_data(rounded(weight.data(), form));
+    weight.set_data(rounded_linear_rounded(weight.data(), form));
     round_weights(layers, form, Stream{});
-    const Tolerance sums = tolerance_of(DType::kFloat32).for_terms(kOut);
+    const Tolerance sums = tolerance_of(DType::kFloat32).for_terms(kRoundedLinearOut);
     const Sharding last{.axis = 2, .index = tp.rank(), .count = tp.size()};
     const Tensor own = layers.fc1.forward(Variable(x)).data();
     expect_close(own, shard_of(columns, last), sums);
@@ -134,23 +134,26 @@ TEST_P(RoundedLinearTest, MemoryIsThatOfTheFormula) {
         .by_category[static_cast<size_t>(MemoryCategory::kParameters)];
   };
   const int64_t before = parameters();
-  const Layers layers;
+  const RoundedLinearLayers layers;
   // Blocks of all these sizes are whole: nothing is rounded.
   EXPECT_EQ(parameters() - before, parameter_bytes(specs(layers), InferenceWeights::kModel));
   const int64_t after = parameter_bytes(specs(layers), GetParam());
-  EXPECT_EQ(after, 2 * kIn * kOut + 4 * (kOut + kIn)      // rounded weights, scales
-                       + 4 * (kOut + kIn + kIn * kOut));  // biases, logits
+  EXPECT_EQ(after, 2 * kRoundedLinearIn * kRoundedLinearOut +
+                       4 * (kRoundedLinearOut + kRoundedLinearIn)  // rounded weights, scales
+                       + 4 * (kRoundedLinearOut + kRoundedLinearIn +
+                              kRoundedLinearIn * kRoundedLinearOut));  // biases, logits
   round_weights(layers, GetParam(), Stream{});
   EXPECT_EQ(parameters() - before, after);
   // Two ranks: half of everything but the bias and the scales of the row-parallel layer.
-  EXPECT_EQ(2 * parameter_bytes(specs(Layers()), GetParam(), 2), after + 8 * kIn);
+  EXPECT_EQ(2 * parameter_bytes(specs(RoundedLinearLayers()), GetParam(), 2),
+            after + 8 * kRoundedLinearIn);
 }
 INSTANTIATE_TEST_SUITE_P(Forms, RoundedLinearTest,
                          testing::Values(InferenceWeights::kInt8, InferenceWeights::kFp8),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST(RoundedWeightsTest, WholeNumbersAreForTheCpu) {
-  const Layers layers;
+  const RoundedLinearLayers layers;
   EXPECT_EQ(
       message_of<ConfigError>([&] {
         round_weights(layers, InferenceWeights::kInt8, Stream{.device = {DeviceType::kCuda, 0}});

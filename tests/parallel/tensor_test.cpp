@@ -21,20 +21,20 @@ using testing::Values;
 
 constexpr uint64_t kSeed = 5;
 
-struct Layout {
+struct TensorLayout {
   int ranks;
   bool sequence_parallel = false;
   bool overlaps_products = false;
   bool overlaps_gradients = true;
 };
-std::string layout_name(const testing::TestParamInfo<Layout>& info) {
+std::string layout_name(const testing::TestParamInfo<TensorLayout>& info) {
   return "Of" + std::to_string(info.param.ranks) +
          (info.param.sequence_parallel ? "WithSequenceParallel" : "") +
          (info.param.overlaps_products ? "ByPieces" : "") +
          (info.param.overlaps_gradients ? "" : "WithoutOverlap");
 }
 
-class TensorParallelTest : public testing::TestWithParam<Layout> {
+class TensorParallelTest : public testing::TestWithParam<TensorLayout> {
  protected:
   template <class F>
   void on_ranks(const F& f) {
@@ -304,11 +304,13 @@ TEST_P(TensorParallelTest, MappingsAreConjugate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelTest,
-                         Values(Layout{1}, Layout{2}, Layout{2, true}, Layout{3}, Layout{3, true},
-                                Layout{4, true}, Layout{2, true, true}, Layout{3, true, true},
-                                Layout{4, true, true}, Layout{1, false, true},
-                                Layout{2, false, true}, Layout{3, false, true},
-                                Layout{2, false, false, false}, Layout{2, true, false, false}),
+                         Values(TensorLayout{1}, TensorLayout{2}, TensorLayout{2, true},
+                                TensorLayout{3}, TensorLayout{3, true}, TensorLayout{4, true},
+                                TensorLayout{2, true, true}, TensorLayout{3, true, true},
+                                TensorLayout{4, true, true}, TensorLayout{1, false, true},
+                                TensorLayout{2, false, true}, TensorLayout{3, false, true},
+                                TensorLayout{2, false, false, false},
+                                TensorLayout{2, true, false, false}),
                          layout_name);
 
 // Parameter: tensor-parallel size.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kPositions = 12;
 constexpr int64_t kSamples = 2;
-constexpr int64_t kHidden = 8;
+constexpr int64_t kVocabularyLossHidden = 8;
 constexpr int64_t kColumns = 32;
 constexpr int64_t kLabels = 29;  // the other columns are padding
 
@@ -33,8 +33,9 @@ struct Whole {
   Tensor x, weight, bias;
 
   explicit Whole(DType dtype = DType::kFloat32)
-      : x(random_normal({kPositions, kSamples, kHidden}, {.seed = 1, .dtype = dtype})),
-        weight(random_normal({kColumns, kHidden}, {.seed = 2, .dtype = dtype})),
+      : x(random_normal({kPositions, kSamples, kVocabularyLossHidden},
+                        {.seed = 1, .dtype = dtype})),
+        weight(random_normal({kColumns, kVocabularyLossHidden}, {.seed = 2, .dtype = dtype})),
         bias(random_normal({kColumns}, {.seed = 3, .dtype = dtype})) {}
   VocabularyProduct product() const { return product_of(copied(x), weight, bias); }
 };
@@ -236,8 +237,8 @@ TEST(VocabularyLossTest, TakesTheMemoryOfAPiece) {
   const Stream stream{Device{DeviceType::kCpu, 1}};  // a pool of its own
   CachingAllocator& allocator = allocator_of(stream.device);
   const VocabularyProduct product{
-      Variable::leaf(random_normal({kLong, 1, kHidden}, {.seed = 1}).to(stream)),
-      Variable::leaf(random_normal({kWide, kHidden}, {.seed = 2}).to(stream))};
+      Variable::leaf(random_normal({kLong, 1, kVocabularyLossHidden}, {.seed = 1}).to(stream)),
+      Variable::leaf(random_normal({kWide, kVocabularyLossHidden}, {.seed = 2}).to(stream))};
   const Tensor ids = random_ids({1, kLong}, kWide, 3).to(stream);
   const Tensor mask = full({1, kLong}, 1, DType::kFloat32, stream);
   const Tensor seed = full({}, 1, DType::kFloat32, stream);
@@ -248,7 +249,7 @@ TEST(VocabularyLossTest, TakesTheMemoryOfAPiece) {
   const int64_t before = allocator.stats().by_category[activations];
   backward(vocabulary_loss(product, {ids, mask}, {}, seed, kPiece), seed);
   const int64_t took = allocator.stats().peak_by_category[activations] - before;
-  constexpr int64_t kGradients = (kWide + kLong) * kHidden * 4;
+  constexpr int64_t kGradients = (kWide + kLong) * kVocabularyLossHidden * 4;
   EXPECT_GE(took, kPiece + kGradients);
   EXPECT_LE(took, kPiece + kGradients + kPiece / 16);
 }

@@ -25,7 +25,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string content(const fs::path& path) {
+std::string failure_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -128,7 +128,7 @@ TEST_F(FailureTest, AKilledRankInAnAsyncSaveCostsNoCheckpoint) {
                                      : "saved checkpoint at iteration      20"));
     ASSERT_EQ(::kill(process_of_rank(running.pid(), is_early ? 0 : 1), SIGKILL), 0);
     EXPECT_EQ(running.finish().exit_code, 128 + SIGKILL);
-    const std::string latest = content(path(name) / "latest_checkpointed_iteration.txt");
+    const std::string latest = failure_content(path(name) / "latest_checkpointed_iteration.txt");
     EXPECT_GE(std::stoi(latest), is_early ? 10 : 20);
     expect_resumed(name);
   }
@@ -338,7 +338,7 @@ TEST_F(TwoHostsTest, DifferentFlagsAreNamedWithTheirHosts) {
 TEST_F(TwoHostsTest, HostsThatDoNotFitAreToldBothSo) {
   const Flags flags = unsaved_job("fit");
   // Another build: the same program but for one byte of its build id.
-  std::string program = content(MG_PROGRAM);
+  std::string program = failure_content(MG_PROGRAM);
   const std::string note("\4\0\0\0\24\0\0\0\3\0\0\0GNU\0", 16);
   const size_t at = program.find(note);
   ASSERT_NE(at, std::string::npos);

@@ -33,7 +33,7 @@ class PrefixLmTest : public ExactResumeTest {
   }
 };
 
-void expect_near(const std::vector<Metrics>& got, const std::vector<Metrics>& want) {
+void prefix_lm_expect_near(const std::vector<Metrics>& got, const std::vector<Metrics>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
     for (const char* name : {"lm loss", "grad_norm", "lm loss validation"}) {
@@ -65,13 +65,14 @@ TEST_F(PrefixLmTest, RecomputationReadsTheSamePrefixes) {
 TEST_F(PrefixLmTest, LayoutsChangeRoundingOnly) {
   const Flags run = all_options(flags());
   const std::vector<Metrics> want = metrics(run);
-  expect_near(metrics(run.with("--micro-batch-size", "4")), want);
-  expect_near(metrics(run.with("--tensor-model-parallel-size", "2").with("--sequence-parallel"),
-                      "pretrain-prefix-lm", "2"),
-              want);
-  expect_near(metrics(run.with("--pipeline-model-parallel-size", "2"), "pretrain-prefix-lm", "2"),
-              want);
-  expect_near(metrics(run, "pretrain-prefix-lm", "2"), want);
+  prefix_lm_expect_near(metrics(run.with("--micro-batch-size", "4")), want);
+  prefix_lm_expect_near(
+      metrics(run.with("--tensor-model-parallel-size", "2").with("--sequence-parallel"),
+              "pretrain-prefix-lm", "2"),
+      want);
+  prefix_lm_expect_near(
+      metrics(run.with("--pipeline-model-parallel-size", "2"), "pretrain-prefix-lm", "2"), want);
+  prefix_lm_expect_near(metrics(run, "pretrain-prefix-lm", "2"), want);
 }
 
 TEST_F(PrefixLmTest, FlagsThatDoNotFitAreNamed) {

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What could be read: a process may end while its file is open.
-std::string content(const fs::path& path) {
+std::string process_tree_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -42,7 +42,7 @@ std::vector<pid_t> descendants(pid_t parent) {
   for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string stat = content(entry.path() / "stat");
+    const std::string stat = process_tree_content(entry.path() / "stat");
     const size_t at = stat.rfind(')');  // the name of the program may hold anything
     if (at == std::string::npos || std::atoi(stat.c_str() + at + 4) != parent) continue;
     found.push_back(std::atoi(name.c_str()));
@@ -53,7 +53,8 @@ std::vector<pid_t> descendants(pid_t parent) {
 
 pid_t descendant_with(pid_t parent, const std::string& variable) {
   for (const pid_t process : descendants(parent)) {
-    const std::string environment = content("/proc/" + std::to_string(process) + "/environ");
+    const std::string environment =
+        process_tree_content("/proc/" + std::to_string(process) + "/environ");
     for (size_t begin = 0; begin < environment.size();) {
       const std::string each = environment.c_str() + begin;
       if (each == variable) return process;

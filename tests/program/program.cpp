@@ -32,7 +32,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string content(const fs::path& path) {
+std::string program_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -135,7 +135,7 @@ Running::~Running() {
 bool Running::wait_for(const std::string& text, const fs::path& file) {
   const fs::path output = file.empty() ? directory_ / "out" : file;
   while (now() - started_ < limit_seconds_) {
-    if (content(output).find(text) != std::string::npos) return true;
+    if (program_content(output).find(text) != std::string::npos) return true;
     if (has_ended()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -161,8 +161,8 @@ Outcome Running::finish() {
   pid_ = -1;
   Outcome outcome;
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.out = content(directory_ / "out");
-  outcome.err = content(directory_ / "err");
+  outcome.out = program_content(directory_ / "out");
+  outcome.err = program_content(directory_ / "err");
   outcome.seconds = now() - started_;
   return outcome;
 }
@@ -205,7 +205,7 @@ std::vector<Metrics> metrics_of(const fs::path& file) {
   const std::set<std::string> times = {"elapsed_ms_per_iteration", "tokens_per_second",
                                        "mfu_percent", "hfu_percent"};
   std::vector<Metrics> rows;
-  for (const std::string& line : lines_of(content(file))) {
+  for (const std::string& line : lines_of(program_content(file))) {
     Metrics row;
     const nlohmann::json object = nlohmann::json::parse(line);
     for (const auto& [name, value] : object.items()) {

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-const std::string kCommand = "retro-finetune";
+const std::string kRetroFinetuneCommand = "retro-finetune";
 
 class RetroFinetuneTest : public LayoutTest {
  protected:
@@ -69,7 +69,7 @@ class RetroFinetuneTest : public LayoutTest {
   // The losses of a tuning, by iteration.
   std::vector<Metrics> tuned(const Flags& flags, const Layout& layout = {},
                              const std::string& name = "one") {
-    return trained(flags, layout, name, kCommand);
+    return trained(flags, layout, name, kRetroFinetuneCommand);
   }
 };
 
@@ -121,7 +121,7 @@ TEST_F(RetroFinetuneTest, WritesWhatItHasLearned) {
                           .with("--retro-prompt-variant", "retro")
                           .with("--save", save)
                           .with("--save-interval", "240");
-  train(flags, {}, kCommand);
+  train(flags, {}, kRetroFinetuneCommand);
   const std::string answers = path("answers.txt").string();
   const Flags ask = Flags()
                         .with("--load", save)
@@ -172,10 +172,11 @@ TEST_F(RetroFinetuneTest, NamesWhatIsWrong) {
     return outcome.err;
   };
   const std::string several =
-      errors(kCommand, retro(tuning()).without("--data-folder").with("--ft_neighbours", "-1"));
+      errors(kRetroFinetuneCommand,
+             retro(tuning()).without("--data-folder").with("--ft_neighbours", "-1"));
   EXPECT_THAT(several, HasSubstr("--data-folder is required"));
   EXPECT_THAT(several, HasSubstr("--ft_neighbours -1 must be 0 or more"));
-  EXPECT_THAT(errors(kCommand, retro(tuning()).with("--data-path", "none")),
+  EXPECT_THAT(errors(kRetroFinetuneCommand, retro(tuning()).with("--data-path", "none")),
               HasSubstr("none_QA_train.json"));
   EXPECT_THAT(errors("retro-generate", Flags().with("--load", "x")),
               HasSubstr("--sample-input-file is required"));

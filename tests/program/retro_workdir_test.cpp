@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kCommand = "pretrain-retro";
+const std::string kRetroWorkdirCommand = "pretrain-retro";
 constexpr int64_t kChunk = 8;
 constexpr int64_t kLength = 32;
 constexpr int64_t kSeed = 1234;
@@ -103,14 +103,16 @@ class RetroWorkdirTest : public LayoutTest {
 };
 
 TEST_F(RetroWorkdirTest, TrainsOnRetrievedNeighbours) {
-  const std::vector<Metrics> want = trained(retro(), {}, "one", kCommand);
+  const std::vector<Metrics> want = trained(retro(), {}, "one", kRetroWorkdirCommand);
   ASSERT_GE(want.size(), 20u);
   EXPECT_LT(want[19].at("lm loss"), want.front().at("lm loss") - 0.2);
-  expect_equal(trained(retro(), {.tp = 2}, "tp", kCommand), want, "tp");
-  expect_equal(trained(retro(), {.dp = 2}, "dp", kCommand), want, "dp");
+  expect_equal(trained(retro(), {.tp = 2}, "tp", kRetroWorkdirCommand), want, "tp");
+  expect_equal(trained(retro(), {.dp = 2}, "dp", kRetroWorkdirCommand), want, "dp");
   // Other neighbours are other losses.
   const auto differs = [&](const Flags& other, const std::string& name) {
-    EXPECT_NE(trained(other, {}, name, kCommand)[19].at("lm loss"), want[19].at("lm loss")) << name;
+    EXPECT_NE(trained(other, {}, name, kRetroWorkdirCommand)[19].at("lm loss"),
+              want[19].at("lm loss"))
+        << name;
   };
   differs(retro().with("--retro-num-neighbors", "3"), "three");
   differs(retro().with("--retro-pad-missing", "eod"), "eod");
@@ -119,11 +121,13 @@ TEST_F(RetroWorkdirTest, TrainsOnRetrievedNeighbours) {
 TEST_F(RetroWorkdirTest, TheBaselineReadsTheSamplesOfTheGpt) {
   const std::vector<Metrics> want =
       trained(flags().without("--retro-workdir"), {}, "gpt", "pretrain-gpt");
-  expect_equal(trained(flags(), {}, "baseline", kCommand), want, "baseline");
+  expect_equal(trained(flags(), {}, "baseline", kRetroWorkdirCommand), want, "baseline");
 }
 
 TEST_F(RetroWorkdirTest, OtherSamplesAreRefused) {
-  const auto errors = [&](const Flags& other) { return run(kCommand, other.words()).err; };
+  const auto errors = [&](const Flags& other) {
+    return run(kRetroWorkdirCommand, other.words()).err;
+  };
   EXPECT_THAT(errors(retro().with("--seed", "5")),
               HasSubstr("--seed 5 differs from the preprocessing of --retro-workdir"));
   EXPECT_THAT(errors(retro().with("--retro-gpt-chunk-length", "16")),
@@ -139,7 +143,7 @@ TEST_F(RetroWorkdirTest, OtherSamplesAreRefused) {
 
 // config.json of a later version: names of data, samples and tokenizer need not be given.
 TEST_F(RetroWorkdirTest, AProjectOfALaterVersionNamesItsTraining) {
-  const std::vector<Metrics> want = trained(retro(), {}, "want", kCommand);
+  const std::vector<Metrics> want = trained(retro(), {}, "want", kRetroWorkdirCommand);
   namespace fs = std::filesystem;
   const fs::path project = path("project");
   fs::create_directories(project / "db");
@@ -186,15 +190,16 @@ TEST_F(RetroWorkdirTest, AProjectOfALaterVersionNamesItsTraining) {
     named = named.without(flag);
   }
   named = named.with("--lr-decay-samples", "160").with("--lr-warmup-samples", "32");
-  const std::vector<Metrics> got = trained(named, {}, "project", kCommand);
+  const std::vector<Metrics> got = trained(named, {}, "project", kRetroWorkdirCommand);
   ASSERT_GE(got.size(), 20u);
   for (size_t i = 0; i < 20; ++i) {
     if (!want[i].contains("lm loss")) continue;
     EXPECT_NEAR(got[i].at("lm loss"), want[i].at("lm loss"), 1e-5) << i;
   }
-  const Outcome other = run(kCommand, named.with("--seq-length", "16").words());
+  const Outcome other = run(kRetroWorkdirCommand, named.with("--seq-length", "16").words());
   EXPECT_THAT(other.err, HasSubstr("--seq-length 16 differs from --retro-project-dir"));
-  const Outcome missing = run(kCommand, named.with("--retro-project-dir", "none").words());
+  const Outcome missing =
+      run(kRetroWorkdirCommand, named.with("--retro-project-dir", "none").words());
   EXPECT_THAT(missing.err, HasSubstr("--retro-project-dir none: has no config.json"));
 }
 
@@ -207,9 +212,9 @@ TEST_F(RetroWorkdirTest, DirectoriesOfNeighboursMayBeNamed) {
   }
   const Flags shorter =
       retro().with("--train-iters", "2").with_words("--retro-neighbor-dirs", words);
-  EXPECT_THAT(run(kCommand, shorter.words()).err, HasSubstr("but the samples have"));
+  EXPECT_THAT(run(kRetroWorkdirCommand, shorter.words()).err, HasSubstr("but the samples have"));
   const Flags unverified = shorter.with("--retro-no-verify-neighbor-count");
-  EXPECT_GE(trained(unverified, {}, "unverified", kCommand).size(), 2u);
+  EXPECT_GE(trained(unverified, {}, "unverified", kRetroWorkdirCommand).size(), 2u);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class T5InterchangeTest : public LayoutTest {
 };
 
 // "lm loss" of a line that an evaluation prints, as text.
-std::string evaluation(const std::string& output, const std::string& set) {
+std::string t5_interchange_evaluation(const std::string& output, const std::string& set) {
   const size_t line = output.find(" validation loss at iteration 20 on " + set + " set |");
   const std::string name = "lm loss value: ";
   const size_t at = output.find(name, line) + name.size();
@@ -72,8 +72,10 @@ void T5InterchangeTest::expect_its_losses(const std::filesystem::path& load, int
                 .with("--pipeline-model-parallel-split-rank", "1");
   }
   const std::string out = on_ranks(ranks, flags).out;
-  EXPECT_EQ(evaluation(out, "validation"), "5.486381E+00") << load << " on " << ranks << " ranks";
-  EXPECT_EQ(evaluation(out, "test"), "5.493721E+00") << load << " on " << ranks << " ranks";
+  EXPECT_EQ(t5_interchange_evaluation(out, "validation"), "5.486381E+00")
+      << load << " on " << ranks << " ranks";
+  EXPECT_EQ(t5_interchange_evaluation(out, "test"), "5.493721E+00")
+      << load << " on " << ranks << " ranks";
 }
 
 TEST_F(T5InterchangeTest, EvaluatesAsMegatronDid) {

@@ -6,7 +6,7 @@
 namespace megatron::program {
 namespace {
 
-const std::string kCommand = "pretrain-t5";
+const std::string kT5Command = "pretrain-t5";
 
 // A layout, and the stage at which the decoder begins.
 struct SplitLayout {
@@ -35,10 +35,10 @@ class T5Test : public LayoutTest {
 
   std::vector<Metrics> trained_t5(const Flags& flags, const SplitLayout& at = {},
                                   const std::string& name = "one") {
-    return at.split == 0 ? trained(flags, at.layout, name, kCommand)
+    return at.split == 0 ? trained(flags, at.layout, name, kT5Command)
                          : trained(flags.with("--pipeline-model-parallel-split-rank",
                                               std::to_string(at.split)),
-                                   at.layout, name, kCommand);
+                                   at.layout, name, kT5Command);
   }
 
   void expect_layouts(const Flags& flags, const std::vector<SplitLayout>& layouts) {
@@ -124,7 +124,7 @@ TEST_F(T5Test, RecomputationChangesNothing) {
 TEST_F(T5Test, NamesEverythingThatItHasNot) {
   const Flags flags =
       t5().with("--position-embedding-type", "rope").with("--pipeline-model-parallel-size", "2");
-  Words words = {"--nproc-per-node", "2", kCommand};
+  Words words = {"--nproc-per-node", "2", kT5Command};
   for (const std::string& word : flags.words()) words.push_back(word);
   const Outcome outcome = run("launch", words);
   EXPECT_EQ(outcome.exit_code, 2);

@@ -12,13 +12,14 @@ using testing::ElementsAre;
 
 constexpr auto kRetro = PromptVariant::kRetro;
 constexpr auto kPlain = PromptVariant::kPlain;
-const LetterTokenizer kLetters(true);
+const LetterTokenizer kDialoguePromptLetters(true);
 const Dialogue kDialogue = {
     .question = "Who?", .answer = " Ann", .contexts = {"first", "second", "third"}};
 
 // The text of a prompt for which there is room.
 std::string prompt(const PromptOptions& options, int64_t seq_length = 1000) {
-  return kLetters.decode(prompt_ids(kDialogue, options, 10, seq_length, kLetters));
+  return kDialoguePromptLetters.decode(
+      prompt_ids(kDialogue, options, 10, seq_length, kDialoguePromptLetters));
 }
 // The same without the preamble.
 std::string behind_preamble(const PromptOptions& options) {
@@ -115,14 +116,16 @@ TEST(DialoguePromptTest, TheShortFormatHasNoPreamble) {
   options.ft_neighbours = 0;
   Dialogue dialogue = kDialogue;
   dialogue.question = "Name him";
-  EXPECT_EQ(kLetters.decode(prompt_ids(dialogue, options, 10, 1000, kLetters)),
+  EXPECT_EQ(kDialoguePromptLetters.decode(
+                prompt_ids(dialogue, options, 10, 1000, kDialoguePromptLetters)),
             "Question: Name him? Answer: The answer is");
 }
 
 TEST(DialoguePromptTest, NeighboursAreCutAndFilled) {
   const Dialogue dialogue = {.question = "q", .answer = "", .contexts = {"abcd", "e"}};
-  EXPECT_THAT(context_ids(dialogue, 0, 2, 3, 0, kLetters), ElementsAre('a', 'b', 'c', 'e', 0, 0));
-  EXPECT_THAT(context_ids(dialogue, 1, 2, 2, 0, kLetters), ElementsAre('e', 0, 0, 0));
+  EXPECT_THAT(context_ids(dialogue, 0, 2, 3, 0, kDialoguePromptLetters),
+              ElementsAre('a', 'b', 'c', 'e', 0, 0));
+  EXPECT_THAT(context_ids(dialogue, 1, 2, 2, 0, kDialoguePromptLetters), ElementsAre('e', 0, 0, 0));
 }
 
 }  // namespace

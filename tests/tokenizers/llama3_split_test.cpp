@@ -16,13 +16,13 @@ namespace {
 using testing::ElementsAre;
 
 // A pattern and its scanner.
-struct Case {
+struct Llama3SplitCase {
   std::string_view pattern;
   WordRules rules;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<Llama3SplitCase>& cases() {
+  static const std::vector<Llama3SplitCase> all = {
       {kLlama3Pattern, {}},
       {kQwen2Pattern, {.max_digits = 1}},
       {kTikV1Pattern, {.max_digits = 1, .has_contractions = false}},
@@ -56,12 +56,12 @@ std::vector<std::string> matches_of(const Regex& regex, std::string_view text) {
 }
 
 // MG_FUZZ_STRINGS sets the number of texts.
-int64_t num_texts() { return random_texts(4000); }
+int64_t llama3_split_num_texts() { return random_texts(4000); }
 
 // Each text is what next_text() gives.
 template <class NextText>
 void expect_patterns(int64_t count, const NextText& next_text) {
-  for (const Case& one : cases()) {
+  for (const Llama3SplitCase& one : cases()) {
     const Regex regex(one.pattern);
     for (int64_t i = 0; i < count; ++i) {
       const std::string text = next_text();
@@ -88,7 +88,7 @@ TEST(Gpt4oSplit, KnownWords) {
 
 TEST(Llama3Split, IsThePattern) {
   RandomTexts texts(3);
-  expect_patterns(num_texts(), [&] {
+  expect_patterns(llama3_split_num_texts(), [&] {
     std::string text = texts.next();
     for (const char* part : {"'S", "'ll", "'\u017F", "'Re", " 's"}) {
       if (text.size() % 7 == static_cast<size_t>(part[1] % 7)) text += part + texts.next();
@@ -106,7 +106,7 @@ TEST(Llama3Split, IsThePatternOnLongTexts) {
       U"\u00A0\u0085\u3000\u00E9\u00C9\u4E2D\u0660\u0301\U0001F600\u017F\u01C5\u02B0"
       U"\u2009\u200F\u2010\u2013\u2019\u2019\u201C\u2027\u2028\u2110\u3010";
   std::mt19937 random(11);
-  expect_patterns(num_texts(), [&] {
+  expect_patterns(llama3_split_num_texts(), [&] {
     std::string text;
     const size_t length = 50 + random() % 200;
     const size_t rarity = 1 + random() % 300;  // of characters beyond ASCII

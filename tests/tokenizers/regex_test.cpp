@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<std::string> matches_of(const Regex& regex, std::string_view text) {
+std::vector<std::string> regex_matches_of(const Regex& regex, std::string_view text) {
   std::vector<Regex::Match> places;
   regex.find_all(text, places);
   std::vector<std::string> matches;
@@ -21,49 +21,51 @@ std::vector<std::string> matches_of(const Regex& regex, std::string_view text) {
   return matches;
 }
 
-std::vector<std::string> matches_of(std::string_view pattern, std::string_view text) {
-  return matches_of(Regex(pattern), text);
+std::vector<std::string> regex_matches_of(std::string_view pattern, std::string_view text) {
+  return regex_matches_of(Regex(pattern), text);
 }
 
 TEST(Regex, FindsAllMatches) {
-  EXPECT_THAT(matches_of("b+", "abbcb"), ElementsAre("bb", "b"));
-  EXPECT_THAT(matches_of("b+", ""), ElementsAre());
-  EXPECT_THAT(matches_of("x*", "axb"), ElementsAre("", "x", ""));
-  EXPECT_THAT(matches_of("(?=[A-Z])", "aBcD"), ElementsAre("", ""));
-  EXPECT_THAT(matches_of("^.", "a\nb"), ElementsAre("a", "b"));
+  EXPECT_THAT(regex_matches_of("b+", "abbcb"), ElementsAre("bb", "b"));
+  EXPECT_THAT(regex_matches_of("b+", ""), ElementsAre());
+  EXPECT_THAT(regex_matches_of("x*", "axb"), ElementsAre("", "x", ""));
+  EXPECT_THAT(regex_matches_of("(?=[A-Z])", "aBcD"), ElementsAre("", ""));
+  EXPECT_THAT(regex_matches_of("^.", "a\nb"), ElementsAre("a", "b"));
 }
 
 TEST(Regex, ClassesAreThoseOfUnicode15) {
   // A letter, a mark and a digit that are new in Unicode 15.0.
   const std::string text = "\U00011F04\U00011F00\U00011F50\u180E";
-  EXPECT_THAT(matches_of(R"(\p{L})", text), ElementsAre("\U00011F04"));
-  EXPECT_THAT(matches_of(R"([\p{Lo}])", text), ElementsAre("\U00011F04"));
-  EXPECT_THAT(matches_of(R"(\p{M})", text), ElementsAre("\U00011F00"));
-  EXPECT_THAT(matches_of(R"([^\p{L}\p{M}\s])", text), ElementsAre("\U00011F50", "\u180E"));
-  EXPECT_THAT(matches_of(R"(\d)", text), ElementsAre("\U00011F50"));
-  EXPECT_THAT(matches_of(R"(\w+)", text), ElementsAre("\U00011F04\U00011F00\U00011F50"));
+  EXPECT_THAT(regex_matches_of(R"(\p{L})", text), ElementsAre("\U00011F04"));
+  EXPECT_THAT(regex_matches_of(R"([\p{Lo}])", text), ElementsAre("\U00011F04"));
+  EXPECT_THAT(regex_matches_of(R"(\p{M})", text), ElementsAre("\U00011F00"));
+  EXPECT_THAT(regex_matches_of(R"([^\p{L}\p{M}\s])", text), ElementsAre("\U00011F50", "\u180E"));
+  EXPECT_THAT(regex_matches_of(R"(\d)", text), ElementsAre("\U00011F50"));
+  EXPECT_THAT(regex_matches_of(R"(\w+)", text), ElementsAre("\U00011F04\U00011F00\U00011F50"));
   // U+180E is no white space, U+0085 is.
-  EXPECT_THAT(matches_of(R"(\s)", "\u180E\u0085"), ElementsAre("\u0085"));
-  EXPECT_THAT(matches_of(R"(\S)", "\u180E\u0085"), ElementsAre("\u180E"));
-  EXPECT_THAT(matches_of(R"(\W+)", "a\u2460b"), ElementsAre("\u2460"));
+  EXPECT_THAT(regex_matches_of(R"(\s)", "\u180E\u0085"), ElementsAre("\u0085"));
+  EXPECT_THAT(regex_matches_of(R"(\S)", "\u180E\u0085"), ElementsAre("\u180E"));
+  EXPECT_THAT(regex_matches_of(R"(\W+)", "a\u2460b"), ElementsAre("\u2460"));
 }
 
 TEST(Regex, AClassInsideAClassIsAUnion) {
-  EXPECT_THAT(matches_of(R"( ?[^(\s|[.,!?])]+)", "ab c. (d)|e"), ElementsAre("ab", " c", "d", "e"));
-  EXPECT_THAT(matches_of("[a[bc]d]+", "xabcdx"), ElementsAre("abcd"));
-  EXPECT_THAT(matches_of("[]a]+", "x]ax"), ElementsAre("]a"));
-  EXPECT_THAT(matches_of("[^]a]+", "x]ax"), ElementsAre("x", "x"));
-  EXPECT_THAT(matches_of(R"([\]a]+)", "x]ax"), ElementsAre("]a"));
+  EXPECT_THAT(regex_matches_of(R"( ?[^(\s|[.,!?])]+)", "ab c. (d)|e"),
+              ElementsAre("ab", " c", "d", "e"));
+  EXPECT_THAT(regex_matches_of("[a[bc]d]+", "xabcdx"), ElementsAre("abcd"));
+  EXPECT_THAT(regex_matches_of("[]a]+", "x]ax"), ElementsAre("]a"));
+  EXPECT_THAT(regex_matches_of("[^]a]+", "x]ax"), ElementsAre("x", "x"));
+  EXPECT_THAT(regex_matches_of(R"([\]a]+)", "x]ax"), ElementsAre("]a"));
 }
 
 TEST(Regex, CodePointsByTheirNumber) {
-  EXPECT_THAT(matches_of(R"([\u00e9\u4E2D]+)", "a\u00E9\u4E2Db"), ElementsAre("\u00E9\u4E2D"));
+  EXPECT_THAT(regex_matches_of(R"([\u00e9\u4E2D]+)", "a\u00E9\u4E2Db"),
+              ElementsAre("\u00E9\u4E2D"));
 }
 
 TEST(Regex, LongTextsNeedNoLongStack) {
   const Regex regex(R"((?:(?:a|b)|(?:c|d))+x?)");
   const std::string text(1 << 20, 'a');
-  EXPECT_EQ(matches_of(regex, text).at(0).size(), text.size());
+  EXPECT_EQ(regex_matches_of(regex, text).at(0).size(), text.size());
 }
 
 TEST(Regex, ErrorsShowThePattern) {
@@ -76,7 +78,7 @@ TEST(Regex, ErrorsShowThePattern) {
 }
 
 TEST(Regex, EscapesWhatHasAMeaning) {
-  EXPECT_THAT(matches_of(regex_escaped("a.b*[\u00E9"), "axb a.b*[\u00E9"),
+  EXPECT_THAT(regex_matches_of(regex_escaped("a.b*[\u00E9"), "axb a.b*[\u00E9"),
               ElementsAre("a.b*[\u00E9"));
 }
 

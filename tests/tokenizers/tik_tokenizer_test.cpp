@@ -27,8 +27,8 @@ nlohmann::json token_list(const std::vector<std::string>& words) {
 }
 
 // 7 special tokens, 256 bytes, and 263 "ab", 264 "bc", 265 "abc", 266 " ab", 267 "aaa".
-TikTokenizer small_tokenizer(const TemporaryDirectory& files,
-                             TikTokenizer::Pattern pattern = TikTokenizer::Pattern::kV2) {
+TikTokenizer tik_tokenizer_small_tokenizer(
+    const TemporaryDirectory& files, TikTokenizer::Pattern pattern = TikTokenizer::Pattern::kV2) {
   const nlohmann::json list = token_list({"ab", "bc", "abc", " ab", "aaa", "left out"});
   return {files.write("list.json", list.dump()),
           {.pattern = pattern, .num_special_tokens = 7, .vocab_size = 268}};
@@ -36,7 +36,7 @@ TikTokenizer small_tokenizer(const TemporaryDirectory& files,
 
 TEST(TikTokenizer, MergesByTheRankOfTheResult) {
   const TemporaryDirectory files;
-  const TikTokenizer tokenizer = small_tokenizer(files);
+  const TikTokenizer tokenizer = tik_tokenizer_small_tokenizer(files);
   EXPECT_EQ(tokenizer.vocab_size(), 268);
   EXPECT_EQ(tokenizer.encode("ab"), Ids({263}));
   EXPECT_EQ(tokenizer.encode("abc"), Ids({265}));
@@ -51,7 +51,7 @@ TEST(TikTokenizer, MergesByTheRankOfTheResult) {
 
 TEST(TikTokenizer, SpecialTokensHaveTheFirstIdsAndAreFoundInText) {
   const TemporaryDirectory files;
-  const TikTokenizer tokenizer = small_tokenizer(files);
+  const TikTokenizer tokenizer = tik_tokenizer_small_tokenizer(files);
   EXPECT_EQ(tokenizer.encode("ab</s>ab<unk>"), Ids({263, 2, 263, 0}));
   EXPECT_EQ(tokenizer.required_id(SpecialToken::kBos), 1);
   EXPECT_EQ(tokenizer.required_id(SpecialToken::kEos), 2);
@@ -70,7 +70,8 @@ TEST(TikTokenizer, SpecialTokensHaveTheFirstIdsAndAreFoundInText) {
 TEST(TikTokenizer, PatternsCutWordsDifferently) {
   const TemporaryDirectory files;
   // "xA" is one word of v1; v2 begins a word with each capital letter.
-  EXPECT_EQ(small_tokenizer(files, TikTokenizer::Pattern::kV1).encode("xab").size(), 2u);
+  EXPECT_EQ(tik_tokenizer_small_tokenizer(files, TikTokenizer::Pattern::kV1).encode("xab").size(),
+            2u);
   const nlohmann::json list = token_list({"xA"});
   const std::string file = files.write("list.json", list.dump());
   const auto encode = [&](TikTokenizer::Pattern pattern) {

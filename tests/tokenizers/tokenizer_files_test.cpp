@@ -14,8 +14,8 @@ namespace {
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const std::string kGolden = source_path("tests/golden/megatron/data/");
-const std::string kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n";
+const std::string kTokenizerFilesGolden = source_path("tests/golden/megatron/data/");
+const std::string kTokenizerFilesWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n";
 
 // Saves the tokenizer, moves the folder, and compares what it gives there.
 void expect_travels(const TokenizerConfig& config, const std::string& text) {
@@ -36,12 +36,13 @@ void expect_travels(const TokenizerConfig& config, const std::string& text) {
 
 TEST(TokenizerFiles, ACopyWorksFromAnyFolder) {
   const TemporaryDirectory files;
-  const std::string words = files.write("my words", kWords);
+  const std::string words = files.write("my words", kTokenizerFilesWords);
   expect_travels({.tokenizer_type = "GPT2BPETokenizer",
-                  .vocab_file = kGolden + "vocab.json",
-                  .merge_file = kGolden + "merges.txt"},
+                  .vocab_file = kTokenizerFilesGolden + "vocab.json",
+                  .merge_file = kTokenizerFilesGolden + "merges.txt"},
                  "The cat");
-  expect_travels({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden}, "The cat");
+  expect_travels({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kTokenizerFilesGolden},
+                 "The cat");
   expect_travels(
       {.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = words, .vocab_extra_ids = 7},
       "The cat");
@@ -71,7 +72,8 @@ TEST(TokenizerFiles, OfAFolderAllFilesTravel) {
 
 TEST(TokenizerFiles, LargeFilesStayWhereTheyAre) {
   const TemporaryDirectory place;
-  const TokenizerConfig config = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden};
+  const TokenizerConfig config = {.tokenizer_type = "GPT2BPETokenizer",
+                                  .tokenizer_model = kTokenizerFilesGolden};
   save_tokenizer(config, place.path() / "tokenizer", 10);
   EXPECT_FALSE(fs::exists(place.path() / "tokenizer" / "vocab.json"));
   const std::optional<TokenizerConfig> saved = saved_tokenizer(place.path() / "tokenizer");
@@ -83,7 +85,8 @@ TEST(TokenizerFiles, LargeFilesStayWhereTheyAre) {
 TEST(TokenizerFiles, AnOlderFolderIsReplaced) {
   const TemporaryDirectory place;
   const fs::path folder = place.path() / "tokenizer";
-  const TokenizerConfig gpt2 = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden};
+  const TokenizerConfig gpt2 = {.tokenizer_type = "GPT2BPETokenizer",
+                                .tokenizer_model = kTokenizerFilesGolden};
   save_tokenizer(gpt2, folder);
   save_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 12}, folder);
   EXPECT_EQ(saved_tokenizer(folder)->tokenizer_type, "NullTokenizer");

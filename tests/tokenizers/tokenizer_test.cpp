@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kGolden = source_path("tests/golden/megatron/data/");
+const std::string kTokenizerGolden = source_path("tests/golden/megatron/data/");
 
 TEST(MakeTokenizer, MakesEachType) {
   MG_NEEDS_SHARED("data/sentencepiece/llama2-tokenizer.model");
@@ -35,8 +35,8 @@ TEST(MakeTokenizer, MakesEachType) {
       {.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = words},
       {.tokenizer_type = "BertWordPieceCase", .vocab_file = words},
       {.tokenizer_type = "GPT2BPETokenizer",
-       .vocab_file = kGolden + "vocab.json",
-       .merge_file = kGolden + "merges.txt"},
+       .vocab_file = kTokenizerGolden + "vocab.json",
+       .merge_file = kTokenizerGolden + "merges.txt"},
       {.tokenizer_type = "SentencePieceTokenizer", .tokenizer_model = model, .vocab_extra_ids = 1},
       {.tokenizer_type = "GPTSentencePieceTokenizer", .tokenizer_model = model},
       {.tokenizer_type = "Llama2Tokenizer", .tokenizer_model = model},
@@ -55,7 +55,7 @@ TEST(MakeTokenizer, MakesEachType) {
 
 TEST(MakeTokenizer, TakesADirectoryForGpt2) {
   const auto tokenizer =
-      make_tokenizer({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden});
+      make_tokenizer({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kTokenizerGolden});
   EXPECT_EQ(tokenizer->vocab_size(), 502);
 }
 

@@ -5,7 +5,8 @@
 namespace megatron {
 namespace {
 
-TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {
+TransformerConfig flops_gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq,
+                            int64_t vocab) {
   TransformerConfig config;
   config.num_layers = layers;
   config.hidden_size = hidden;
@@ -19,21 +20,21 @@ TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq
 }
 
 TEST(FlopsTest, Gpt3) {
-  const TransformerConfig config = gpt(96, 12288, 96, 2048, 51200);
+  const TransformerConfig config = flops_gpt(96, 12288, 96, 2048, 51200);
   EXPECT_NEAR(standard_flops(config, 1536) / 1e18, 3.386197, 5e-7);
   EXPECT_NEAR(causal_flops(config, 1536) / 1e18, 3.340598, 5e-7);
   EXPECT_NEAR(tflops_per_device(standard_flops(config, 1536), 32.0, 1024), 103.3, 0.05);
 }
 
 TEST(FlopsTest, Gpt345M) {
-  const TransformerConfig config = gpt(24, 1024, 16, 1024, 50304);
+  const TransformerConfig config = flops_gpt(24, 1024, 16, 1024, 50304);
   EXPECT_NEAR(standard_flops(config, 32) / 1e13, 7.939677, 5e-7);
   EXPECT_NEAR(causal_flops(config, 32) / 1e13, 7.444896, 5e-7);
 }
 
 // Of one layer in each stack, counted product by product.
 TEST(FlopsTest, EncoderAndDecoder) {
-  TransformerConfig config = gpt(1, 8, 2, 6, 32);
+  TransformerConfig config = flops_gpt(1, 8, 2, 6, 32);
   config.decoder_num_layers = 1;
   config.decoder_seq_length = 4;
   const double encoder = 6 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 6 * 6 * 8;
@@ -48,7 +49,7 @@ TEST(FlopsTest, EncoderAndDecoder) {
 // Three chunks of four tokens, the first one shorter, two neighbours of eight tokens each; one
 // layer attends to them. Product by product.
 TEST(FlopsTest, Neighbours) {
-  TransformerConfig config = gpt(1, 8, 2, 10, 32);
+  TransformerConfig config = flops_gpt(1, 8, 2, 10, 32);
   const double plain = causal_flops(config, 5);
   config.retro.add_retriever = true;
   config.retro.layer_numbers = {1};
@@ -66,7 +67,7 @@ TEST(FlopsTest, Neighbours) {
 }
 
 TEST(FlopsTest, GatedMlpHasThreeMatrices) {
-  TransformerConfig config = gpt(2, 64, 4, 32, 128);
+  TransformerConfig config = flops_gpt(2, 64, 4, 32, 128);
   const double plain = causal_flops(config, 8);
   config.activation = Activation::kSwiglu;
   EXPECT_DOUBLE_EQ(causal_flops(config, 8) - plain, 6.0 * 8 * 32 * 2 * 64 * 256);

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq) {
+TransformerConfig step_estimate_gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq) {
   TransformerConfig c;
   c.num_layers = layers;
   c.hidden_size = hidden;
@@ -18,7 +18,7 @@ TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq
 }
 
 TEST(StepEstimateTest, RecomputeRunsTheLayersForwardAgain) {
-  TransformerConfig config = gpt(24, 1024, 16, 1024);
+  TransformerConfig config = step_estimate_gpt(24, 1024, 16, 1024);
   const auto step = [&] { return estimated_step(config, {}, 4, 8, {}, DeviceType::kCpu, 1e12); };
   EXPECT_EQ(step().recompute, 0);
   config.recompute_granularity = RecomputeGranularity::kFull;
@@ -28,7 +28,7 @@ TEST(StepEstimateTest, RecomputeRunsTheLayersForwardAgain) {
 }
 
 TEST(StepEstimateTest, StagesWaitForEachOther) {
-  const TransformerConfig config = gpt(24, 1024, 16, 1024);
+  const TransformerConfig config = step_estimate_gpt(24, 1024, 16, 1024);
   ParallelConfig parallel;
   const auto step = [&] {
     return estimated_step(config, parallel, 4, 8, {}, DeviceType::kCpu, 1e12);
@@ -43,7 +43,7 @@ TEST(StepEstimateTest, StagesWaitForEachOther) {
 }
 
 TEST(StepEstimateTest, AnUpdateIsTrafficProductsAndTheHost) {
-  const TransformerConfig config = gpt(24, 1024, 16, 1024);
+  const TransformerConfig config = step_estimate_gpt(24, 1024, 16, 1024);
   const auto optimizer = [&](const UpdateWork& work, DeviceType device) {
     return estimated_step(config, {}, 4, 8, work, device, 1e12).optimizer;
   };

@@ -8,14 +8,17 @@
 namespace megatron::comm {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{1} << 20;  // of one member's part: bounds scratch memory
-constexpr int64_t kSmallBytes = int64_t{16} << 10;
+constexpr int64_t kMessagePieceBytes = int64_t{1}
+                                       << 20;  // of one member's part: bounds scratch memory
+constexpr int64_t kMessageSmallBytes = int64_t{16} << 10;
 constexpr int64_t kTreeBytes = int64_t{1} << 20;      // of all members: too small for chain or ring
 constexpr int64_t kWindowBytes = int64_t{256} << 10;  // of the chain
 constexpr int64_t kWindows = 8;                       // under way at once
 
-std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
-std::byte* at(const void* data, int64_t offset) {
+std::byte* message_byte(void* data, int64_t offset) {
+  return static_cast<std::byte*>(data) + offset;
+}
+std::byte* message_byte(const void* data, int64_t offset) {
   return static_cast<std::byte*>(const_cast<void*>(data)) + offset;
 }
 
@@ -78,12 +81,14 @@ void MessageTransport::exchange_all(const Round& round, const ToPeer& to_peer,
 void MessageTransport::reduce_scatter_directly(const Round& round, const void* in, void* out) {
   const Call& call = round.call;
   const int64_t width = size_of(call.dtype);
-  const int64_t piece = kPieceBytes / width;
+  const int64_t piece = kMessagePieceBytes / width;
   int64_t begin = 0;
   do {
     const int64_t count = std::min(piece, call.count - begin);
     const int64_t bytes = count * width;
-    const auto part = [&](int member) { return at(in, (member * call.count + begin) * width); };
+    const auto part = [&](int member) {
+      return message_byte(in, (member * call.count + begin) * width);
+    };
     scratch(bytes * size());
     exchange_all(
         round,
@@ -93,7 +98,7 @@ void MessageTransport::reduce_scatter_directly(const Round& round, const void* i
         [&](int from) {
           return Parcel{from, scratch_.data() + from * bytes, bytes};
         });
-    void* const result = at(out, begin * width);
+    void* const result = message_byte(out, begin * width);
     reduce_in_order({&result, 1}, inputs(part(rank()), bytes), count, call.dtype, call.reduce);
     begin += count;
   } while (begin < call.count);
@@ -102,7 +107,7 @@ void MessageTransport::reduce_scatter_directly(const Round& round, const void* i
 void MessageTransport::all_reduce_directly(const Round& round, void* x) {
   const Call& call = round.call;
   const int64_t width = size_of(call.dtype);
-  if (call.bytes() <= kSmallBytes) {  // one way is faster than two
+  if (call.bytes() <= kMessageSmallBytes) {  // one way is faster than two
     const int64_t bytes = call.bytes();
     scratch(bytes * size());
     exchange_all(
@@ -115,11 +120,13 @@ void MessageTransport::all_reduce_directly(const Round& round, void* x) {
         });
     return reduce_in_order({&x, 1}, inputs(x, bytes), call.count, call.dtype, call.reduce);
   }
-  const int64_t piece = kPieceBytes / width * size();
+  const int64_t piece = kMessagePieceBytes / width * size();
   for (int64_t begin = 0; begin < call.count; begin += piece) {
     const int64_t count = std::min(piece, call.count - begin);
     const auto offset = [&](int member) { return count * member / size(); };
-    const auto share = [&](int member) { return at(x, (begin + offset(member)) * width); };
+    const auto share = [&](int member) {
+      return message_byte(x, (begin + offset(member)) * width);
+    };
     const auto bytes = [&](int member) { return (offset(member + 1) - offset(member)) * width; };
     const int64_t own_bytes = bytes(rank());
     scratch(own_bytes * size());
@@ -167,7 +174,7 @@ void MessageTransport::spread_down(const Round& round, std::byte* data, int64_t 
   Sendings sendings;
   int64_t begin = 0;
   do {
-    const int64_t piece = std::min(kPieceBytes, bytes - begin);
+    const int64_t piece = std::min(kMessagePieceBytes, bytes - begin);
     if (place > 0) {
       const Parcel wanted{member_at(place - reach), data + begin, piece};
       office_->exchange(round, {}, {&wanted, 1});
@@ -190,7 +197,7 @@ void MessageTransport::all_reduce_by_tree(const Round& round, void* x) {
   if (rank() == 0) {
     reduce_in_order({&x, 1}, inputs(x, bytes), call.count, call.dtype, call.reduce);
   }
-  spread_down(round, at(x, 0), bytes, 0);
+  spread_down(round, message_byte(x, 0), bytes, 0);
 }
 
 void MessageTransport::all_gather_by_ring(const Round& round, std::byte* out, int64_t bytes) {
@@ -207,12 +214,12 @@ void MessageTransport::all_gather_by_ring(const Round& round, std::byte* out, in
 
 void MessageTransport::all_to_all(const Round& round, const void* in, void* out) {
   const int64_t bytes = round.call.bytes();
-  copy_host(at(out, rank() * bytes), at(in, rank() * bytes), bytes);
+  copy_host(message_byte(out, rank() * bytes), message_byte(in, rank() * bytes), bytes);
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size();
     const int from = (rank() + size() - step) % size();
-    const Parcel sent{to, at(in, to * bytes), bytes};
-    const Parcel wanted{from, at(out, from * bytes), bytes};
+    const Parcel sent{to, message_byte(in, to * bytes), bytes};
+    const Parcel wanted{from, message_byte(out, from * bytes), bytes};
     office_->exchange(round, {&sent, 1}, {&wanted, 1});
   }
 }
@@ -278,7 +285,8 @@ class MessageTransport::Chain {
   }
   std::byte* place(int64_t i, const Window& window) {
     office_.finish(round_, down_, kWindows - 1);
-    return window.result != nullptr ? at(window.result, 0) : passed_ + i % kWindows * slot_bytes_;
+    return window.result != nullptr ? message_byte(window.result, 0)
+                                    : passed_ + i % kWindows * slot_bytes_;
   }
   void pass_on(const Window& window, std::byte* result) {
     if (rank_ <= window.lowest) return;
@@ -301,7 +309,7 @@ void MessageTransport::all_reduce_by_chain(const Round& round, void* x) {
   const Call& call = round.call;
   const int64_t piece = Chain::elements(call.count, call.dtype);
   Chain(*this, round, piece).run((call.count + piece - 1) / piece, [&](int64_t i) {
-    void* const own = at(x, i * piece * size_of(call.dtype));
+    void* const own = message_byte(x, i * piece * size_of(call.dtype));
     return Window{own, own, std::min(piece, call.count - i * piece), 0};
   });
 }
@@ -315,8 +323,8 @@ void MessageTransport::reduce_scatter_by_chain(const Round& round, const void* i
   Chain(*this, round, piece).run(windows_a_part * size(), [&](int64_t i) {
     const auto part = static_cast<int>(i / windows_a_part);
     const int64_t begin = i % windows_a_part * piece;
-    return Window{at(in, (part * call.count + begin) * width),
-                  part == rank() ? at(out, begin * width) : nullptr,
+    return Window{message_byte(in, (part * call.count + begin) * width),
+                  part == rank() ? message_byte(out, begin * width) : nullptr,
                   std::min(piece, call.count - begin), part};
   });
 }
@@ -325,7 +333,7 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
   const Round round{*this, group_, call};
   const int64_t bytes = call.bytes();
   const bool is_small = bytes * size() <= kTreeBytes;
-  std::byte* const own = at(out, rank() * bytes);  // for all_gather
+  std::byte* const own = message_byte(out, rank() * bytes);  // for all_gather
   switch (call.operation) {
     case Operation::kAllReduce:
       if (is_direct()) return all_reduce_directly(round, out);
@@ -334,7 +342,7 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
       if (is_direct()) return reduce_scatter_directly(round, in, out);
       return reduce_scatter_by_chain(round, in, out);
     case Operation::kBroadcast:
-      return spread_down(round, at(out, 0), bytes, call.peer);
+      return spread_down(round, message_byte(out, 0), bytes, call.peer);
     case Operation::kAllGather:
       copy_host(own, in, bytes);
       if (is_direct()) {
@@ -344,12 +352,12 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
               return Parcel{to, own, bytes};
             },
             [&](int from) {
-              return Parcel{from, at(out, from * bytes), bytes};
+              return Parcel{from, message_byte(out, from * bytes), bytes};
             });
       }
-      if (!is_small) return all_gather_by_ring(round, at(out, 0), bytes);
-      gather_up(round, at(out, 0), bytes);
-      return spread_down(round, at(out, 0), bytes * size(), 0);
+      if (!is_small) return all_gather_by_ring(round, message_byte(out, 0), bytes);
+      gather_up(round, message_byte(out, 0), bytes);
+      return spread_down(round, message_byte(out, 0), bytes * size(), 0);
     case Operation::kAllToAll:
       return all_to_all(round, in, out);
     default:  // a barrier

@@ -23,14 +23,14 @@ constexpr int kHeaderTag = 1;
 constexpr int kBodyTag = 2;
 constexpr int kFailureTag = 3;
 constexpr int kWorkTag = 4;
-constexpr int64_t kInlineBytes = 8 << 10;  // bodies that travel with their header
-constexpr int64_t kPieceBytes = 1 << 30;   // MPI counts in int
-constexpr int kNewsBytes = 4096;           // longer ones are cut
-constexpr auto kFarewell = std::chrono::seconds(1);
-constexpr auto kSpinTime = std::chrono::milliseconds(2);
+constexpr int64_t kInlineBytes = 8 << 10;    // bodies that travel with their header
+constexpr int64_t kMpiPieceBytes = 1 << 30;  // MPI counts in int
+constexpr int kNewsBytes = 4096;             // longer ones are cut
+constexpr auto kMpiFarewell = std::chrono::seconds(1);
+constexpr auto kMpiSpinTime = std::chrono::milliseconds(2);
 constexpr auto kNap = std::chrono::microseconds(20);
 
-void check(int status, const char* call) {
+void check_mpi(int status, const char* call) {
   if (status == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
@@ -41,16 +41,17 @@ void check(int status, const char* call) {
 
 bool are_done(std::vector<MPI_Request>& requests) {
   int done = 0;
-  check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-        "MPI_Testall");
+  check_mpi(
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+      "MPI_Testall");
   return done != 0;
 }
 
 // Starts `transfer(data, count)` for pieces of a body that fit MPI's int counts.
 template <class Byte, class F>
 void for_pieces(Byte* body, int64_t bytes, const F& transfer) {
-  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
-    transfer(body + at, static_cast<int>(std::min(kPieceBytes, bytes - at)));
+  for (int64_t at = 0; at < bytes; at += kMpiPieceBytes) {
+    transfer(body + at, static_cast<int>(std::min(kMpiPieceBytes, bytes - at)));
   }
 }
 
@@ -84,8 +85,8 @@ class MpiSending final : public Sending {
 
   void send(const void* data, int count, int peer, int tag) {
     requests_.push_back(MPI_REQUEST_NULL);
-    check(MPI_Isend(data, count, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &requests_.back()),
-          "MPI_Isend");
+    check_mpi(MPI_Isend(data, count, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &requests_.back()),
+              "MPI_Isend");
   }
 
   int& num_under_way_;
@@ -153,14 +154,14 @@ class MpiWire final : public Wire {
 
 MpiWire::MpiWire() {
   int provided = 0;
-  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_SERIALIZED) {
     throw CommError("this MPI does not allow programs with threads; install Open MPI 4 or newer");
   }
-  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   int size = 0;
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   peers_.resize(static_cast<size_t>(size));
   listen(failure_);
   listen(work_);
@@ -170,16 +171,16 @@ std::optional<Header> MpiWire::next(int from) {
   Peer& peer = at(from);
   if (peer.header == MPI_REQUEST_NULL) {
     peer.head.resize(sizeof(Header) + kInlineBytes);
-    check(MPI_Irecv(peer.head.data(), static_cast<int>(peer.head.size()), MPI_BYTE, from,
-                    kHeaderTag, MPI_COMM_WORLD, &peer.header),
-          "MPI_Irecv");
+    check_mpi(MPI_Irecv(peer.head.data(), static_cast<int>(peer.head.size()), MPI_BYTE, from,
+                        kHeaderTag, MPI_COMM_WORLD, &peer.header),
+              "MPI_Irecv");
   }
   int done = 0;
   MPI_Status status;
-  check(MPI_Test(&peer.header, &done, &status), "MPI_Test");
+  check_mpi(MPI_Test(&peer.header, &done, &status), "MPI_Test");
   if (done == 0) return {};
   int count = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
   Header header;
   std::memcpy(&header, peer.head.data(), sizeof(Header));
   const int64_t num_inline = header.bytes <= kInlineBytes ? header.bytes : 0;
@@ -198,25 +199,25 @@ void MpiWire::begin_body(int from, void* to, int64_t bytes) {
   }
   for_pieces(static_cast<std::byte*>(to), bytes, [&](std::byte* data, int count) {
     peer.body.push_back(MPI_REQUEST_NULL);
-    check(MPI_Irecv(data, count, MPI_BYTE, from, kBodyTag, MPI_COMM_WORLD, &peer.body.back()),
-          "MPI_Irecv");
+    check_mpi(MPI_Irecv(data, count, MPI_BYTE, from, kBodyTag, MPI_COMM_WORLD, &peer.body.back()),
+              "MPI_Irecv");
   });
 }
 
 void MpiWire::listen(Ear& ear) {
-  check(MPI_Irecv(ear.text.data(), kNewsBytes, MPI_BYTE, MPI_ANY_SOURCE, ear.tag, MPI_COMM_WORLD,
-                  &ear.request),
-        "MPI_Irecv");
+  check_mpi(MPI_Irecv(ear.text.data(), kNewsBytes, MPI_BYTE, MPI_ANY_SOURCE, ear.tag,
+                      MPI_COMM_WORLD, &ear.request),
+            "MPI_Irecv");
 }
 
 std::optional<Wire::News> MpiWire::heard(Ear& ear) {
   if (ear.request == MPI_REQUEST_NULL) return {};
   int done = 0;
   MPI_Status status;
-  check(MPI_Test(&ear.request, &done, &status), "MPI_Test");
+  check_mpi(MPI_Test(&ear.request, &done, &status), "MPI_Test");
   if (done == 0) return {};
   int count = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
   return News{status.MPI_SOURCE, std::string(ear.text.data(), static_cast<size_t>(count))};
 }
 
@@ -231,9 +232,9 @@ void MpiWire::tell_all(Telling& telling, int tag) {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     telling.requests.push_back(MPI_REQUEST_NULL);
-    check(MPI_Isend(telling.text.data(), count, MPI_BYTE, peer, tag, MPI_COMM_WORLD,
-                    &telling.requests.back()),
-          "MPI_Isend");
+    check_mpi(MPI_Isend(telling.text.data(), count, MPI_BYTE, peer, tag, MPI_COMM_WORLD,
+                        &telling.requests.back()),
+              "MPI_Isend");
   }
 }
 
@@ -241,7 +242,7 @@ void MpiWire::tell_failure(const std::string& message) {
   Telling telling{message, {}};
   tell_all(telling, kFailureTag);
   // A hanging rank does not receive it; do not hang, too.
-  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  const auto deadline = std::chrono::steady_clock::now() + kMpiFarewell;
   while (!are_done(telling.requests) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -256,7 +257,7 @@ void MpiWire::tell_work(const std::string& what) {
 // MPI has no way to wait with a time-out.
 void MpiWire::rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle) {
   lock.unlock();
-  if (idle < kSpinTime) {
+  if (idle < kMpiSpinTime) {
     std::this_thread::yield();
   } else {
     std::this_thread::sleep_for(kNap);
@@ -280,10 +281,10 @@ void MpiWire::wake() {
 
 void MpiWire::close() {
   for (Ear* const ear : {&failure_, &work_}) {
-    check(MPI_Cancel(&ear->request), "MPI_Cancel");
-    check(MPI_Request_free(&ear->request), "MPI_Request_free");
+    check_mpi(MPI_Cancel(&ear->request), "MPI_Cancel");
+    check_mpi(MPI_Request_free(&ear->request), "MPI_Request_free");
   }
-  check(MPI_Finalize(), "MPI_Finalize");
+  check_mpi(MPI_Finalize(), "MPI_Finalize");
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kFarewell = std::chrono::seconds(10);  // for the other members to close, too
-constexpr auto kPatience = std::chrono::seconds(1);   // of the watchdog, if a rank is inside NCCL
+constexpr auto kNcclFarewell = std::chrono::seconds(10);  // for the other members to close, too
+constexpr auto kPatience = std::chrono::seconds(1);  // of the watchdog, if a rank is inside NCCL
 constexpr size_t kManyFlights = 64;
 
 ncclDataType_t type_of(DType dtype) {
@@ -134,7 +134,7 @@ NcclTransport::~NcclTransport() {
   const bool is_orderly = std::uncaught_exceptions() == 0 && !host_.failure();
   if (communicator_ != nullptr && is_orderly) {
     ncclResult_t result = nccl_.finalize(communicator_);
-    const Clock::time_point deadline = Clock::now() + kFarewell;
+    const Clock::time_point deadline = Clock::now() + kNcclFarewell;
     while (result == ncclInProgress && Clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       nccl_.get_async_error(communicator_, &result);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/bytes.h"
 #include "megatron/comm/peer/event.h"
 #include "megatron/comm/peer/link.h"
 #include "megatron/comm/peer/one_shot.h"
@@ -32,21 +33,16 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
 // Up to this size a kernel that reads the others' memory is faster than copies and a sum.
-constexpr int64_t kSmallBytes = 256 * kKiB;
+constexpr int64_t kPeerSmallBytes = 256 * kKiB;
 // A large sum is taken piece by piece: while one piece of the other members is summed, later ones
 // are pulled into slots in turn. Beside products, pieces are as large as a slot, because every sum
 // has to wait until a product that uses all multiprocessors ends.
-constexpr int64_t kPieceBytes = 8 * kMiB;
+constexpr int64_t kPeerPieceBytes = 8 * kMiB;
 constexpr int64_t kSlotBytes = 64 * kMiB;
 constexpr int kSlots = 3;
-constexpr int64_t kAlignment = 256;                   // of pieces
-constexpr int64_t kVectorBytes = 16;                  // slices of ranks begin at multiples
-constexpr auto kFarewell = std::chrono::seconds(10);  // for pending messages to be received
-
-const std::byte* at(const void* data, int64_t offset) {
-  return static_cast<const std::byte*>(data) + offset;
-}
-std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+constexpr int64_t kAlignment = 256;                       // of pieces
+constexpr int64_t kVectorBytes = 16;                      // slices of ranks begin at multiples
+constexpr auto kPeerFarewell = std::chrono::seconds(10);  // for pending messages to be received
 
 // Copies by a copy engine; within a GPU the driver uses a kernel.
 void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
@@ -164,7 +160,7 @@ PeerTransport::PeerTransport(Transport& host, Device device, std::unique_ptr<Lin
 }
 
 PeerTransport::~PeerTransport() {
-  const Clock::time_point deadline = Clock::now() + kFarewell;
+  const Clock::time_point deadline = Clock::now() + kPeerFarewell;
   const auto may_wait = [&] {
     return std::uncaught_exceptions() == 0 && !host_.failure() && Clock::now() < deadline;
   };
@@ -254,7 +250,7 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
     }
     link_->part();
   };
-  const bool is_small = call.bytes() <= kSmallBytes;
+  const bool is_small = call.bytes() <= kPeerSmallBytes;
   run_and_part([&] { queue(call, out, native); });
   if (call.operation == Operation::kAllReduce && !is_small) {
     run_and_part([&] { queue_second(call, out, native); });
@@ -274,17 +270,17 @@ void PeerTransport::queue(const Call& call, void* out, cudaStream_t stream) {
   const int64_t bytes = call.bytes();
   const auto pull = [&](int member, void* to, int64_t from) {
     if (member != rank()) link_->wait(stream, member, Mark::kReady);
-    copy(to, at(link_->memory(member), from), bytes, stream);
+    copy(to, byte_at(link_->memory(member), from), bytes, stream);
   };
   switch (call.operation) {
     // This rank's own part comes last: its kernel may have to wait for a product beside it.
     case Operation::kAllGather:
-      for_others([&](int member) { pull(member, at(out, member * bytes), 0); });
-      pull(rank(), at(out, rank() * bytes), 0);
+      for_others([&](int member) { pull(member, byte_at(out, member * bytes), 0); });
+      pull(rank(), byte_at(out, rank() * bytes), 0);
       break;
     case Operation::kAllToAll:
-      for_others([&](int member) { pull(member, at(out, member * bytes), rank() * bytes); });
-      pull(rank(), at(out, rank() * bytes), rank() * bytes);
+      for_others([&](int member) { pull(member, byte_at(out, member * bytes), rank() * bytes); });
+      pull(rank(), byte_at(out, rank() * bytes), rank() * bytes);
       break;
     case Operation::kBroadcast:
       pull(call.peer, out, 0);
@@ -293,9 +289,9 @@ void PeerTransport::queue(const Call& call, void* out, cudaStream_t stream) {
       reduce(out, {rank() * bytes, bytes}, call, stream);
       break;
     case Operation::kAllReduce:
-      if (bytes > kSmallBytes) {
+      if (bytes > kPeerSmallBytes) {
         const Slice own = slice_of(call, rank());
-        reduce(at(out, own.begin), own, call, stream);
+        reduce(byte_at(out, own.begin), own, call, stream);
         link_->mark(Mark::kMiddle, stream);
         return;  // the second part does the rest
       }
@@ -314,7 +310,8 @@ void PeerTransport::queue_second(const Call& call, void* out, cudaStream_t strea
   for_others([&](int member) {
     const Slice slice = slice_of(call, member);
     link_->wait(stream, member, Mark::kMiddle);
-    copy(at(out, slice.begin), at(link_->memory(member), slice.begin), slice.size, stream);
+    copy(byte_at(out, slice.begin), byte_at(link_->memory(member), slice.begin), slice.size,
+         stream);
   });
   link_->mark(Mark::kDone, stream);
 }
@@ -330,7 +327,7 @@ PeerTransport::Slice PeerTransport::slice_of(const Call& call, int member) const
 std::byte* PeerTransport::small() {
   if (small_ == nullptr) {
     small_ = static_cast<std::byte*>(
-        allocator_of(device_).allocate(kSmallBytes, MemoryCategory::kWorkspace));
+        allocator_of(device_).allocate(kPeerSmallBytes, MemoryCategory::kWorkspace));
   }
   return small_;
 }
@@ -356,15 +353,15 @@ void PeerTransport::reduce_directly(void* out, Slice from, const Call& call, cud
   link_->wait_for_others(stream, Mark::kReady);
   Memories in;
   for (int member = 0; member < size(); ++member) {
-    in.push_back(at(link_->memory(member), from.begin));
+    in.push_back(byte_at(link_->memory(member), from.begin));
   }
   reduce_in_order(out, in, from.size / size_of(call.dtype), call.dtype, call.reduce, stream);
 }
 
 void PeerTransport::reduce(void* out, Slice from, const Call& call, cudaStream_t stream) {
-  if (from.size <= kSmallBytes) return reduce_directly(out, from, call, stream);
+  if (from.size <= kPeerSmallBytes) return reduce_directly(out, from, call, stream);
   const int64_t others = size() - 1;
-  const int64_t most = std::min(stream == own_stream_ ? kSlotBytes : kPieceBytes,
+  const int64_t most = std::min(stream == own_stream_ ? kSlotBytes : kPeerPieceBytes,
                                 kSlotBytes / others / kAlignment * kAlignment);
   const int64_t count = (from.size + most - 1) / most;
   const int64_t piece =  // equal pieces
@@ -375,15 +372,15 @@ void PeerTransport::reduce(void* out, Slice from, const Call& call, cudaStream_t
     const Slot& slot = taken_slot(piece * others);
     std::byte* place = slot.data;
     Memories in(static_cast<size_t>(size()));
-    in[static_cast<size_t>(rank())] = at(link_->memory(rank()), from.begin + begin);
+    in[static_cast<size_t>(rank())] = byte_at(link_->memory(rank()), from.begin + begin);
     wait_for(pulls_, slot.summed.get());
     for_others([&](int member) {
-      copy(place, at(link_->memory(member), from.begin + begin), bytes, pulls_);
+      copy(place, byte_at(link_->memory(member), from.begin + begin), bytes, pulls_);
       in[static_cast<size_t>(member)] = std::exchange(place, place + piece);
     });
     record(slot.pulled.get(), pulls_);
     wait_for(stream, slot.pulled.get());
-    reduce_in_order(at(out, begin), in, bytes / size_of(call.dtype), call.dtype, call.reduce,
+    reduce_in_order(byte_at(out, begin), in, bytes / size_of(call.dtype), call.dtype, call.reduce,
                     stream);
     record(slot.summed.get(), stream);
   }

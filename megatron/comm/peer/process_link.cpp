@@ -40,7 +40,7 @@
 namespace megatron::comm::peer {
 namespace {
 
-constexpr auto kSpinTime = std::chrono::milliseconds(1);
+constexpr auto kProcessSpinTime = std::chrono::milliseconds(1);
 constexpr uint64_t kEntries = 256;
 constexpr uint64_t kMessages = ProcessGroup::kMessages;
 constexpr uint64_t kReleased = uint64_t{1} << 62;  // beyond every number
@@ -181,7 +181,7 @@ int64_t ProcessLink::extra_bytes(int size) {
 
 ProcessLink::ProcessLink(Transport& host, Device device, std::unique_ptr<ProcessGroup> group)
     : host_(host), device_(device), group_(std::move(group)) {
-  group_->spin_for(kSpinTime);
+  group_->spin_for(kProcessSpinTime);
 }
 
 std::string ProcessLink::try_out() {

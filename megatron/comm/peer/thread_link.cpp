@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSpinTime = std::chrono::milliseconds(1);
+constexpr auto kThreadSpinTime = std::chrono::milliseconds(1);
 
 // A message to one receiver, which reads it between receiving its address and marking it taken.
 struct Ticket {
@@ -93,7 +93,7 @@ class ThreadLink final : public Link {
  public:
   ThreadLink(Transport& host, Boards boards)
       : host_(host), group_(*host.threads()), boards_(std::move(boards)), idle_(boards_.size()) {
-    group_.spin_for(kSpinTime);
+    group_.spin_for(kThreadSpinTime);
   }
 
   void begin(const Call&, cudaStream_t stream) override { mark(Mark::kReady, stream); }

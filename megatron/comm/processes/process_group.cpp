@@ -10,11 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "megatron/comm/spin_pause.h"
 #include "megatron/core/error.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace megatron::comm {
 namespace {
@@ -25,12 +22,6 @@ using std::chrono::microseconds;
 constexpr int64_t kPage = 4096;
 constexpr size_t kTextBytes = 200;
 using Text = std::array<char, kTextBytes>;
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 Text fixed(const std::string& text) {
   Text fixed{};
@@ -128,7 +119,7 @@ void ProcessGroup::wait_until(const Call& call, const std::function<bool()>& hap
   do {
     for (int i = 0; i < 8; ++i) {
       if (happened()) return;
-      pause();
+      spin_pause();
     }
   } while (may_spin_ && Clock::now() - begin < spin_time_);
   while (!happened()) {

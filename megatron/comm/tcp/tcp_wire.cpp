@@ -38,9 +38,9 @@ constexpr auto kForNews = std::chrono::seconds(1);
 constexpr auto kForReason = std::chrono::seconds(1);  // for rank 0 to report why a peer was lost
 constexpr auto kForCall = std::chrono::seconds(10);   // to connect to a peer
 constexpr auto kBetweenCalls = std::chrono::milliseconds(20);
-constexpr auto kSpinTime = std::chrono::microseconds(50);
+constexpr auto kTcpSpinTime = std::chrono::microseconds(50);
 constexpr int kRestMs = 20;
-constexpr size_t kMinGuests = 64;
+constexpr size_t kMinConnectionSlots = 64;
 constexpr rlim_t kOtherFiles = 256;
 
 // The kinds of news records.
@@ -192,7 +192,7 @@ TcpWire::TcpWire(const LaunchEnvironment& place, const Secret& secret,
     : rank_(place.rank),
       size_(place.size),
       secret_(secret),
-      guests_(Purpose::kData, secret, static_cast<size_t>(place.size) + kMinGuests) {
+      guests_(Purpose::kData, secret, static_cast<size_t>(place.size) + kMinConnectionSlots) {
   expect_enough_files(place);
   Member own{.number = place.rank,
              .name = fmt::format("rank {} on {}", place.rank, host_name()),
@@ -508,7 +508,7 @@ void TcpWire::wake() {
 }
 
 void TcpWire::rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
-  if (idle < kSpinTime) {
+  if (idle < kTcpSpinTime) {
     lock.unlock();
     std::this_thread::yield();
     lock.lock();

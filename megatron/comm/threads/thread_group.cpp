@@ -6,12 +6,9 @@
 #include <thread>
 
 #include "megatron/comm/reduce.h"
+#include "megatron/comm/spin_pause.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace megatron::comm {
 namespace {
@@ -22,12 +19,6 @@ constexpr uint64_t kBroken = uint64_t{1} << 31;
 constexpr size_t kMaxSpareBuffers = 4;
 
 uint32_t phase_of(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 std::string seconds(std::chrono::milliseconds time) {
   return fmt::format("{} s", static_cast<double>(time.count()) / 1000);
@@ -87,7 +78,7 @@ bool ThreadGroup::spin(const F& happened) const {
   while (std::chrono::steady_clock::now() < deadline) {
     for (int i = 0; i < 8; ++i) {
       if (happened()) return true;
-      pause();
+      spin_pause();
     }
     if (world_.has_news()) return false;
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/comm/bytes.h"
 #include "megatron/comm/reduce.h"
 #include "megatron/core/error.h"
 
@@ -14,11 +15,6 @@ namespace megatron::comm {
 namespace {
 
 using Place = ThreadGroup::Place;
-
-std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
-const std::byte* at(const void* data, int64_t offset) {
-  return static_cast<const std::byte*>(data) + offset;
-}
 
 // Each rank reduces its share of the elements and writes it to all members.
 void all_reduce(const Call& call, std::span<const Place> places, int64_t rank) {
@@ -28,15 +24,15 @@ void all_reduce(const Call& call, std::span<const Place> places, int64_t rank) {
   std::vector<const void*> in;
   std::vector<void*> out;
   for (const Place& place : places) {
-    in.push_back(at(place.in, begin * size_of(call.dtype)));
-    out.push_back(at(place.out, begin * size_of(call.dtype)));
+    in.push_back(byte_at(place.in, begin * size_of(call.dtype)));
+    out.push_back(byte_at(place.out, begin * size_of(call.dtype)));
   }
   reduce_in_order(out, in, count, call.dtype, call.reduce);
 }
 
 void reduce_scatter(const Call& call, std::span<const Place> places, int64_t rank) {
   std::vector<const void*> in;
-  for (const Place& place : places) in.push_back(at(place.in, rank * call.bytes()));
+  for (const Place& place : places) in.push_back(byte_at(place.in, rank * call.bytes()));
   reduce_in_order({&places[static_cast<size_t>(rank)].out, 1}, in, call.count, call.dtype,
                   call.reduce);
 }
@@ -66,13 +62,13 @@ void ThreadTransport::run(const Call& call, const void* in, void* out) {
       break;
     case Operation::kAllGather:
       for (int i = 0; i < size(); ++i) {
-        copy_host(at(out, i * bytes), places[static_cast<size_t>(i)].in, bytes);
+        copy_host(byte_at(out, i * bytes), places[static_cast<size_t>(i)].in, bytes);
       }
       break;
     case Operation::kAllToAll:
       for (int i = 0; i < size(); ++i) {
         const void* const theirs = places[static_cast<size_t>(i)].in;
-        copy_host(at(out, i * bytes), at(theirs, rank() * bytes), bytes);
+        copy_host(byte_at(out, i * bytes), byte_at(theirs, rank() * bytes), bytes);
       }
       break;
     case Operation::kBroadcast:

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-constexpr std::string_view kMagic = "PAR1";
+constexpr std::string_view kParquetMagic = "PAR1";
 constexpr std::string_view kEncryptedMagic = "PARE";
 constexpr size_t kTailBytes = 8;  // the size of the description, and the magic
 
@@ -64,14 +64,14 @@ SchemaEntry read_schema_entry(ThriftReader& reader) {
 
 ParquetFile::ParquetFile(const std::filesystem::path& path) : file_(path) {
   const std::string_view text = text_of(file_);
-  if (text.size() < kMagic.size() + kTailBytes || !text.ends_with(kMagic)) {
+  if (text.size() < kParquetMagic.size() + kTailBytes || !text.ends_with(kParquetMagic)) {
     fail(file_, text.ends_with(kEncryptedMagic)
                     ? "the Parquet file is encrypted; write it without encryption"
                     : "is no Parquet file, or its end is missing; copy it again");
   }
   uint32_t size = 0;
   std::memcpy(&size, text.data() + text.size() - kTailBytes, sizeof(size));
-  if (size > text.size() - kTailBytes - kMagic.size()) {
+  if (size > text.size() - kTailBytes - kParquetMagic.size()) {
     fail(file_, "the Parquet file is damaged: its description is larger than the file");
   }
   try {

@@ -29,9 +29,10 @@ std::optional<bool> truth_of(std::string text) {
   return std::nullopt;
 }
 
-class Reader {
+class EnvironmentReader {
  public:
-  Reader(TrainingArgs& args, const Variable& variable, std::vector<std::string>& problems)
+  EnvironmentReader(TrainingArgs& args, const Variable& variable,
+                    std::vector<std::string>& problems)
       : args_(args), settings_(args), variable_(variable), problems_(problems) {}
 
   void apply_degrees() {
@@ -176,14 +177,14 @@ class Reader {
 
 void apply_accelerate_environment(TrainingArgs& args, int64_t world_size, const Variable& variable,
                                   std::vector<std::string>& problems) {
-  Reader(args, variable, problems).apply(world_size);
+  EnvironmentReader(args, variable, problems).apply(world_size);
 }
 
 void apply_accelerate_degrees(ParallelConfig& parallel, const Variable& variable) {
   TrainingArgs args;
   args.parallel = parallel;
   std::vector<std::string> problems;
-  Reader(args, variable, problems).apply_degrees();
+  EnvironmentReader(args, variable, problems).apply_degrees();
   if (!problems.empty()) throw ConfigError(problems);
   parallel = args.parallel;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 
 namespace megatron::frontends {
 namespace {
@@ -78,9 +79,9 @@ ArgValue value_of(const json& value) {
   return words;
 }
 
-class Applier {
+class PluginApplier {
  public:
-  Applier(OverrideSettings& settings, std::vector<std::string>& problems)
+  PluginApplier(OverrideSettings& settings, std::vector<std::string>& problems)
       : settings_(settings), problems_(problems) {}
 
   void apply(const std::string& name, const json& value) {
@@ -99,7 +100,7 @@ class Applier {
       return set("num_query_groups", 1);
     }
     problems_.push_back(fmt::format("{}: attention_head_type {} must be multihead or multiquery",
-                                    kOther, value.dump()));
+                                    kOther, shortened_json(value)));
   }
 
   void set(const std::string& name, const json& value) {
@@ -108,7 +109,7 @@ class Applier {
     } catch (const ConfigError&) {
       if (value.is_number_integer()) return set(name, value.get<double>());  // "min_lr: 0"
       problems_.push_back(fmt::format("{}: {} {} is no setting of Megatron-LM with such a value",
-                                      kOther, name, value.dump()));
+                                      kOther, name, shortened_json(value)));
     }
   }
 
@@ -147,13 +148,13 @@ json plugin_settings(const json& config, std::vector<std::string>& warnings) {
 
 void apply_plugin_settings(const std::string& text, OverrideSettings& settings,
                            std::vector<std::string>& problems) {
-  const json map = json::parse(text, nullptr, false);
+  const json map = try_parse_json(text);
   if (!map.is_object()) {
     problems.push_back(
         fmt::format("the environment variable {} must hold one JSON object", kPluginVariable));
     return;
   }
-  Applier applier(settings, problems);
+  PluginApplier applier(settings, problems);
   for (const auto& [name, value] : map.items()) applier.apply(name, value);
 }
 

@@ -21,7 +21,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::string_view trimmed(std::string_view text) {
+std::string_view trimmed_answer(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
   const size_t begin = text.find_first_not_of(kSpace);
   if (begin == std::string_view::npos) return {};
@@ -29,7 +29,7 @@ std::string_view trimmed(std::string_view text) {
 }
 
 std::optional<size_t> row_of(const std::string& answer, const std::vector<std::string>& rows) {
-  if (const std::optional<int64_t> number = integer_of(trimmed(answer))) {
+  if (const std::optional<int64_t> number = integer_of(trimmed_answer(answer))) {
     const bool is_row = *number >= 0 && static_cast<size_t>(*number) < rows.size();
     return is_row ? std::optional(static_cast<size_t>(*number)) : std::nullopt;
   }
@@ -72,7 +72,7 @@ int64_t Prompt::integer(const std::string& question, const std::optional<int64_t
   for (;;) {
     const std::string answer = ask(shown);
     if (answer.empty() && initial) return *initial;
-    if (const std::optional<int64_t> value = integer_of(trimmed(answer))) return *value;
+    if (const std::optional<int64_t> value = integer_of(trimmed_answer(answer))) return *value;
     say("Enter an integer.");
   }
 }
@@ -81,7 +81,7 @@ double Prompt::number(const std::string& question, double initial) {
   for (;;) {
     const std::string answer = ask(fmt::format("{} [{:.1f}]: ", question, initial));
     if (answer.empty()) return initial;
-    if (const std::optional<double> value = number_of(trimmed(answer))) return *value;
+    if (const std::optional<double> value = number_of(trimmed_answer(answer))) return *value;
     say("Enter a number.");
   }
 }

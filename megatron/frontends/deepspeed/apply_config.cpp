@@ -44,10 +44,10 @@ std::optional<std::vector<std::string>> skip_train_iteration_range(const Trainin
   return other_flag<std::vector<std::string>>(args, "skip_train_iteration_range");
 }
 
-class Applier {
+class ConfigApplier {
  public:
-  Applier(const DeepSpeedConfig& config, const std::string& source, TrainingArgs& args,
-          std::vector<std::string>& problems)
+  ConfigApplier(const DeepSpeedConfig& config, const std::string& source, TrainingArgs& args,
+                std::vector<std::string>& problems)
       : config_(config), source_(source), args_(args), settings_(args), problems_(problems) {}
 
   void apply() {
@@ -219,7 +219,7 @@ void apply_deepspeed_config(const nlohmann::json& file, const std::string& sourc
     const DeepSpeedConfig config =
         deepspeed_config_of(file, source, replicas_of(args.parallel, world_size),
                             {args.training.micro_batch_size, args.training.global_batch_size});
-    Applier(config, source, args, problems).apply();
+    ConfigApplier(config, source, args, problems).apply();
   } catch (const Error& error) {
     problems.emplace_back(error.what());
   }

@@ -9,6 +9,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/frontends/deepspeed/config_section.h"
 #include "megatron/frontends/deepspeed/relaxed_json.h"
 
@@ -88,9 +89,9 @@ constexpr const char* kZeroFlags[] = {"allgather_partitions",
                                       "stage3_gather_fp16_weights_on_model_save",
                                       "cpu_offload_use_pin_memory"};
 
-class Reader {
+class ConfigReader {
  public:
-  Reader(const json& file, int64_t ranks, const AutoBatch& autos)
+  ConfigReader(const json& file, int64_t ranks, const AutoBatch& autos)
       : top_(file, "", problems_), ranks_(ranks), autos_(autos) {}
 
   DeepSpeedConfig read() {
@@ -115,7 +116,7 @@ class Reader {
     }
     if (top_.has(key) && top_.map().at(key).is_string()) {
       problems_.push_back(
-          fmt::format("{} is {}; it must be an integer", key, top_.map().at(key).dump()));
+          fmt::format("{} is {}; it must be an integer", key, shortened_json(top_.map().at(key))));
       top_.take(key);
       return 0;
     }
@@ -388,7 +389,7 @@ DeepSpeedConfig deepspeed_config_of(const json& file, const std::string& source,
     throw ConfigError(fmt::format(
         "{}: holds no map of keys and values, such as {{\"train_batch_size\": 8}}", source));
   }
-  Reader reader(file, data_parallel_size, autos);
+  ConfigReader reader(file, data_parallel_size, autos);
   DeepSpeedConfig config = reader.read();
   if (reader.problems().empty()) return config;
   std::vector<std::string> problems;

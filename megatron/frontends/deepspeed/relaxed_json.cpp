@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
+#include "megatron/core/printable.h"
 
 namespace megatron::frontends {
 namespace {
@@ -14,9 +16,10 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 100;
 
-class Reader {
+class RelaxedJsonReader {
  public:
-  Reader(const std::string& text, const std::string& source) : text_(text), source_(source) {}
+  RelaxedJsonReader(const std::string& text, const std::string& source)
+      : text_(text), source_(source) {}
 
   json document() {
     skip();
@@ -131,11 +134,9 @@ class Reader {
         }
       }
     }
-    try {
-      return json::parse('"' + inside + '"').get<std::string>();
-    } catch (const json::exception&) {
-      fail(fmt::format("the text \"{}\" has an escape that JSON does not have", inside));
-    }
+    const json value = try_parse_json('"' + inside + '"');
+    if (value.is_string()) return value.get<std::string>();
+    fail(fmt::format("the text \"{}\" has an escape that JSON does not have", shortened(inside)));
   }
 
   // A number, true, false or null that ends where a value may end; otherwise hjson's text without
@@ -145,7 +146,7 @@ class Reader {
     const size_t word_end = std::min(text_.find_first_of(" \t\r\n,}]#/", at_), line_end);
     const std::string word = text_.substr(at_, word_end - at_);
     if (word.empty()) fail(fmt::format("{} where a value is expected", peek()));
-    const json number = json::parse(word, nullptr, false);
+    const json number = try_parse_json(word);
     if (number.is_primitive() && !number.is_discarded()) {
       at_ = word_end;
       return number;
@@ -164,7 +165,10 @@ class Reader {
 }  // namespace
 
 json read_relaxed_json(const std::string& text, const std::string& source) {
-  return Reader(text, source).document();
+  if (const size_t valid = utf8_prefix(text); valid < text.size()) {
+    throw FormatError(fmt::format("{}: byte {} is not UTF-8; correct the JSON", source, valid + 1));
+  }
+  return RelaxedJsonReader(text, source).document();
 }
 
 }  // namespace megatron::frontends

@@ -27,7 +27,7 @@ constexpr const char* kUniversal = "zero";
 constexpr const char* kRest = "optimizer_state.pt";  // of the state: the loss scale, the groups
 
 // Files of a parameter, and the sections of their tensors.
-constexpr std::pair<const char*, const char*> kKinds[] = {
+constexpr std::pair<const char*, const char*> kUniversalKinds[] = {
     {"fp32.pt", kMainParamSection}, {"exp_avg.pt", "exp_avg"}, {"exp_avg_sq.pt", "exp_avg_sq"}};
 
 // The file of a whole tensor: {"param": tensor, ...}, or the tensor alone.
@@ -116,7 +116,7 @@ void read_parameters(const fs::path& folder, const std::vector<std::string>& par
     const auto rows =
         has_vocabulary_rows(*ours) ? value_or<int64_t>(contents.args, "padded_vocab_size", 0) : 0;
     const auto shape = shapes.find(parameter);
-    for (const auto& [file, section] : kKinds) {
+    for (const auto& [file, section] : kUniversalKinds) {
       const bool is_weight = section == std::string_view(kMainParamSection);
       if (parts == Parts::kWeights && !is_weight) continue;
       contents.sections[section][*ours] = stored_of(
@@ -136,7 +136,7 @@ void read_hf_universal(const fs::path& folder, const std::vector<std::string>& p
   DeepSpeedState state;
   for (const std::string& parameter : parameters) {
     const auto shape = shapes.find(parameter);
-    for (const auto& [file, section] : kKinds) {
+    for (const auto& [file, section] : kUniversalKinds) {
       const bool is_weight = section == std::string_view(kMainParamSection);
       if (parts == Parts::kWeights && !is_weight) continue;
       const fs::path path = folder / parameter / file;

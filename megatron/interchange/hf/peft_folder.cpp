@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/formats/sharded.h"
 #include "megatron/interchange/hf/adapters.h"
@@ -29,7 +30,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kConfigFile = "adapter_config.json";
-constexpr const char* kPrefix = "base_model.model.";
+constexpr const char* kPeftPrefix = "base_model.model.";
 
 // An adapter of one of their layers, fp32.
 struct TheirAdapter {
@@ -58,7 +59,7 @@ struct LayerAdapters {
 void expect_plain(const json& settings, const fs::path& file) {
   const auto refuse = [&](const char* name, const std::string& why) {
     throw Unsupported(
-        fmt::format("{}: {} {} {}", file.string(), name, settings.at(name).dump(), why));
+        fmt::format("{}: {} {} {}", file.string(), name, shortened_json(settings.at(name)), why));
   };
   if (settings.value("peft_type", "LORA") != "LORA") refuse("peft_type", "is not LORA");
   if (settings.contains("bias") && settings["bias"] != "none") {
@@ -144,7 +145,7 @@ class Reader {
       modules.push_back(module.substr(table_.optional_prefix.size()));
     }
     for (const std::string_view one : modules) {
-      const std::string full = fmt::format("{}{}.{}.weight", kPrefix, one, name);
+      const std::string full = fmt::format("{}{}.{}.weight", kPeftPrefix, one, name);
       const WeightTensor* const tensor = file_.find(full);
       if (tensor == nullptr) continue;
       unread_.erase(full);

@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view kBuffers = "optimizer.distributed.dp_group_idx_";
 constexpr int64_t kAlignment = 64;  // of parameters in a buffer, in elements
 
-constexpr std::pair<std::string_view, const char*> kKinds[] = {
+constexpr std::pair<std::string_view, const char*> kBucketKinds[] = {
     {"param", kMainParamSection}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}};
 
 // optimizer.distributed.dp_group_idx_{rank}.gbuf_idx_{chunk}.dtype_{...}.bucket_idx_{bucket}.{kind}
@@ -132,7 +132,7 @@ class BucketReader {
   std::string difference_from_weights() const;
   void read_numbers();
   void drop_state() {
-    for (const auto& [theirs, ours] : kKinds) contents_.sections.erase(ours);
+    for (const auto& [theirs, ours] : kBucketKinds) contents_.sections.erase(ours);
   }
 
   const std::shared_ptr<const DistCheckpoint>& checkpoint_;
@@ -213,7 +213,7 @@ std::string BucketReader::add_state(const MegatronLayout& layout) {
 std::string BucketReader::add_chunk(const RankShard& shard, size_t chunk) {
   const int64_t rank = shard.pipeline() * tensor_ranks_ + shard.tensor();
   const RankShard::Chunk& parameters = shard.chunks()[chunk];
-  for (const auto& [kind, section] : kKinds) {
+  for (const auto& [kind, section] : kBucketKinds) {
     const auto found = buckets_.find({rank, static_cast<int64_t>(chunk), kind});
     const std::string what = fmt::format("{}{}.gbuf_idx_{} of {}", kBuffers, rank, chunk, kind);
     if (found == buckets_.end()) return fmt::format("{} is not there", what);

@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kCheckpointVersion = 3.0;
-constexpr const char* kDescription =
+constexpr double kDistCheckpointVersion = 3.0;
+constexpr const char* kDistDescription =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", )"
     R"("common_backend_version": 1})";
 
@@ -135,7 +135,7 @@ class IndexWriter {
     if (outline_.scalars.contains("rng")) add_random_states();
     write_common();
     write_torch_dist_metadata(directory_, index_);
-    write_text_atomically(directory_ / "metadata.json", kDescription);
+    write_text_atomically(directory_ / "metadata.json", kDistDescription);
   }
 
  private:
@@ -209,7 +209,7 @@ void IndexWriter::write_common() {
   PickleWriter& pickle = file.pickle();
   pickle.begin_dict();
   file.key("args"), write_args(file, shard);
-  file.key("checkpoint_version"), pickle.number(kCheckpointVersion);
+  file.key("checkpoint_version"), pickle.number(kDistCheckpointVersion);
   file.key("iteration"), pickle.integer(outline_.iteration);
   file.key("num_floating_point_operations_so_far"),
       pickle.number(shard.scalar("progress", "floating_point_operations"));

@@ -112,10 +112,6 @@ Rows rows_of(LayerKind kind) {
           kLayerRows};
 }
 
-void replace_start(std::string& text, std::string_view from, std::string_view to) {
-  if (text.starts_with(from)) text.replace(0, from.size(), to);
-}
-
 // Cross-attention is a part of what a Retro's layer has in its place.
 constexpr std::string_view kCross = "cross_attention.";
 constexpr std::string_view kRetroCross = "cross_attention.attn.";
@@ -133,7 +129,7 @@ struct EncoderTensor {
   std::string_view rest;  // after "layers.0."
   LayerKind kind() const { return layer == 0 ? LayerKind::kRetroEncoder : LayerKind::kPlain; }
 };
-constexpr std::string_view kEncoder = "cross_attention.encoder.layers.";
+constexpr std::string_view kNeighborEncoder = "cross_attention.encoder.layers.";
 constexpr std::string_view kLegacyEncoder = "retriever.layers.";
 
 // None if the name within a layer begins with neither of the starts.
@@ -153,12 +149,16 @@ std::optional<EncoderTensor> encoder_tensor(std::string_view name,
 
 }  // namespace
 
+void replace_start(std::string& text, std::string_view from, std::string_view to) {
+  if (text.starts_with(from)) text.replace(0, from.size(), to);
+}
+
 std::string ours_in_layer(LayerKind kind, std::string_view theirs) {
-  constexpr std::string_view kStarts[] = {kEncoder, kLegacyEncoder};
+  constexpr std::string_view kStarts[] = {kNeighborEncoder, kLegacyEncoder};
   if (kind == LayerKind::kRetro) {
     if (const auto inner = encoder_tensor(theirs, kStarts)) {
       const std::string ours = ours_in_layer(inner->kind(), inner->rest);
-      return ours.empty() ? ours : fmt::format("{}{}.{}", kEncoder, inner->layer, ours);
+      return ours.empty() ? ours : fmt::format("{}{}.{}", kNeighborEncoder, inner->layer, ours);
     }
   }
   std::string name(theirs);
@@ -177,11 +177,12 @@ std::string ours_in_layer(LayerKind kind, std::string_view theirs) {
 
 std::string theirs_in_layer(LayerKind kind, MegatronNaming naming, std::string_view ours) {
   if (kind == LayerKind::kRetro) {
-    if (const auto inner = encoder_tensor(ours, {&kEncoder, 1})) {
+    if (const auto inner = encoder_tensor(ours, {&kNeighborEncoder, 1})) {
       const std::string theirs = theirs_in_layer(inner->kind(), naming, inner->rest);
-      return theirs.empty() ? theirs
-                            : fmt::format("{}{}.{}", is_core(naming) ? kEncoder : kLegacyEncoder,
-                                          inner->layer, theirs);
+      return theirs.empty()
+                 ? theirs
+                 : fmt::format("{}{}.{}", is_core(naming) ? kNeighborEncoder : kLegacyEncoder,
+                               inner->layer, theirs);
     }
   }
   std::string name(ours);
@@ -206,7 +207,7 @@ std::vector<int64_t> place_in_layer(MegatronNaming naming, std::string_view ours
   const auto place_of_row = [](const LayerRow* row) { return kBetweenRows * (row - kLayerRows); };
   const int64_t before_mlp = place_of_row(
       std::ranges::find(kLayerRows, std::string_view("pre_mlp_layernorm.weight"), &LayerRow::ours));
-  if (const auto inner = encoder_tensor(ours, {&kEncoder, 1})) {
+  if (const auto inner = encoder_tensor(ours, {&kNeighborEncoder, 1})) {
     // Behind cross-attention; the older models make the encoder last.
     std::vector<int64_t> place = {
         is_core(naming) ? before_mlp - 10 : kBetweenRows * std::ssize(kLayerRows), inner->layer};

@@ -18,6 +18,9 @@ enum class LayerKind {
   kRetroEncoder,  // the first of that encoder, which attends to a chunk
 };
 
+// Replaces `from` by `to` if the text begins with it.
+void replace_start(std::string& text, std::string_view from, std::string_view to);
+
 // Ours for a name of theirs, of whatever spelling; empty for none.
 std::string ours_in_layer(LayerKind kind, std::string_view theirs);
 // Theirs for a name of ours; empty if the spelling has none.

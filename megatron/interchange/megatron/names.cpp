@@ -69,7 +69,7 @@ constexpr OuterRow kOuterRows[] = {
     {"binary_head.bias", "binary_head.bias", "binary_head.bias", "binary_head.bias", 17},
 };
 
-constexpr std::string_view kLayers = "layers.{i}.";
+constexpr std::string_view kLayerNames = "layers.{i}.";
 constexpr std::string_view kLegacyModel = "language_model.";
 constexpr std::string_view kEncoder = "encoder";
 constexpr std::string_view kDecoder = "decoder";
@@ -82,10 +82,6 @@ std::string_view legacy_stack(ModelKind kind, std::string_view ours) {
 // What follows the name of the stack.
 std::string_view within_stack(std::string_view name, std::string_view stack) {
   return name.substr(stack.size() + 1);
-}
-
-void replace_start(std::string& text, std::string_view from, std::string_view to) {
-  if (text.starts_with(from)) text.replace(0, from.size(), to);
 }
 
 // The paths of older versions in those of core_r0.5.0.
@@ -120,9 +116,9 @@ const OuterRow* outer_row(std::string_view ours) {
 
 // Ours for a name of theirs within a stack; empty for none.
 std::string ours_within_stack(LayerKind kind, std::string_view theirs, bool is_legacy) {
-  if (theirs.starts_with(kLayers)) {
-    const std::string ours = ours_in_layer(kind, theirs.substr(kLayers.size()));
-    return ours.empty() ? ours : fmt::format("{}{}", kLayers, ours);
+  if (theirs.starts_with(kLayerNames)) {
+    const std::string ours = ours_in_layer(kind, theirs.substr(kLayerNames.size()));
+    return ours.empty() ? ours : fmt::format("{}{}", kLayerNames, ours);
   }
   for (const FinalRow& row : kFinalRows) {
     const bool is_this =
@@ -134,9 +130,9 @@ std::string ours_within_stack(LayerKind kind, std::string_view theirs, bool is_l
 
 // Their name of ours within a stack; empty for none.
 std::string theirs_within_stack(LayerKind kind, MegatronNaming naming, std::string_view ours) {
-  if (ours.starts_with(kLayers)) {
-    const std::string theirs = theirs_in_layer(kind, naming, ours.substr(kLayers.size()));
-    return theirs.empty() ? theirs : fmt::format("{}{}", kLayers, theirs);
+  if (ours.starts_with(kLayerNames)) {
+    const std::string theirs = theirs_in_layer(kind, naming, ours.substr(kLayerNames.size()));
+    return theirs.empty() ? theirs : fmt::format("{}{}", kLayerNames, theirs);
   }
   const FinalRow* row = final_row(ours);
   if (row == nullptr) return {};
@@ -275,7 +271,7 @@ std::vector<std::string> registration_order(MegatronNaming naming, std::vector<s
     const int64_t section = stack == kEncoder ? 1 : 2;
     if (!layer) return {section, kAfterLayers};
     Place place = {section, *layer};
-    const std::string_view rest = within_stack(pattern, stack).substr(kLayers.size());
+    const std::string_view rest = within_stack(pattern, stack).substr(kLayerNames.size());
     for (const int64_t more : place_in_layer(naming, rest)) place.push_back(more);
     return place;
   };

@@ -6,7 +6,7 @@
 namespace megatron {
 namespace {
 
-constexpr size_t kWords = 624;
+constexpr size_t kStateWords = 624;
 // Bytes behind the words of PyTorch's state: cached normal numbers, of which there are none.
 constexpr size_t kTorchStateBytes = 5056;
 
@@ -18,9 +18,9 @@ void append(std::string& bytes, T value) {
 }  // namespace
 
 std::vector<uint32_t> mt19937_words(uint32_t seed) {
-  std::vector<uint32_t> words(kWords);
+  std::vector<uint32_t> words(kStateWords);
   words[0] = seed;
-  for (uint32_t i = 1; i < kWords; ++i) {
+  for (uint32_t i = 1; i < kStateWords; ++i) {
     words[i] = 1812433253u * (words[i - 1] ^ (words[i - 1] >> 30)) + i;
   }
   return words;
@@ -30,15 +30,15 @@ std::vector<uint32_t> mt19937_words_of_array(uint32_t seed) {
   std::vector<uint32_t> words = mt19937_words(19650218u);
   size_t i = 1;
   const auto advance = [&] {
-    if (++i < kWords) return;
-    words[0] = words[kWords - 1];
+    if (++i < kStateWords) return;
+    words[0] = words[kStateWords - 1];
     i = 1;
   };
-  for (size_t k = 0; k < kWords; ++k) {
+  for (size_t k = 0; k < kStateWords; ++k) {
     words[i] = (words[i] ^ ((words[i - 1] ^ (words[i - 1] >> 30)) * 1664525u)) + seed;
     advance();
   }
-  for (size_t k = 0; k < kWords - 1; ++k) {
+  for (size_t k = 0; k < kStateWords - 1; ++k) {
     words[i] = (words[i] ^ ((words[i - 1] ^ (words[i - 1] >> 30)) * 1566083941u)) -
                static_cast<uint32_t>(i);
     advance();

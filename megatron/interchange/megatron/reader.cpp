@@ -25,10 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWords = "embedding.word_embeddings.weight";
-constexpr std::string_view kOutput = "output_layer.weight";
-constexpr std::string_view kEncoder = "encoder";
-constexpr std::string_view kDecoder = "decoder";
+constexpr const char* kWordEmbeddings = "embedding.word_embeddings.weight";
+constexpr std::string_view kOutputKey = "output_layer.weight";
+constexpr std::string_view kEncoderKey = "encoder";
+constexpr std::string_view kDecoderKey = "decoder";
 
 // The models in a rank's file: "model", or "model0" and so on with virtual stages.
 std::vector<PyValue> models_in(const RankFiles& rank) {
@@ -168,7 +168,8 @@ void MegatronReader::add_released_sizes() {
     for (const auto& [path, value] : flattened(model)) {
       const PyTensor* tensor = value.tensor();
       const std::optional<MegatronName> name = find_megatron_name(kind_, path);
-      if (tensor == nullptr || tensor->shape.rank() != 2 || !name || name->ours != kWords) continue;
+      if (tensor == nullptr || tensor->shape.rank() != 2 || !name || name->ours != kWordEmbeddings)
+        continue;
       if (tensor->shape[1] == kChannels) contents_.args["num_attention_heads"] = kHeads;
       if (tensor->shape[0] == kPaddedIds) contents_.args["orig_vocab_size"] = kIds;
     }
@@ -191,7 +192,7 @@ void MegatronReader::read_models() {
           std::optional<int64_t> layer;
           without_layer(parameter.ours, layer);
           if (!layer) continue;
-          int64_t& end = after[stack_of(parameter.ours) == kEncoder ? kEncoder : kDecoder];
+          int64_t& end = after[stack_of(parameter.ours) == kEncoderKey ? kEncoderKey : kDecoderKey];
           end = std::max(end, *layer + 1);
         }
       }
@@ -220,12 +221,12 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
       continue;
     }
     if (name->is_second_name) continue;
-    if (name->ours == kOutput && !is_untied_) name->is_tied_copy = true;
+    if (name->ours == kOutputKey && !is_untied_) name->is_tied_copy = true;
     ParameterInfo info =
-        table_->at(name->ours == kOutput && name->is_tied_copy ? kWords : name->ours);
+        table_->at(name->ours == kOutputKey && name->is_tied_copy ? kWordEmbeddings : name->ours);
     // Where its decoder begins, a T5 has the embeddings once more.
     if (name->ours.starts_with("embedding.") && rank.pipeline > 0) name->is_tied_copy = true;
-    const std::string_view stack = stack_of(name->ours) == kEncoder ? kEncoder : kDecoder;
+    const std::string_view stack = stack_of(name->ours) == kEncoderKey ? kEncoderKey : kDecoderKey;
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
     chunk.push_back(
         {path,

@@ -13,8 +13,8 @@
 namespace megatron {
 namespace {
 
-constexpr std::string_view kEncoder = "encoder";
-constexpr std::string_view kDecoder = "decoder";
+constexpr std::string_view kEncoderPart = "encoder";
+constexpr std::string_view kDecoderPart = "decoder";
 
 // The ranks of a T5's encoder: near its share of all layers. None if no number divides both stacks
 // evenly.
@@ -34,8 +34,8 @@ std::optional<int64_t> encoder_ranks(int64_t encoder_layers, int64_t decoder_lay
 void add_t5_problems(const CheckpointContents& contents, const MegatronLayout& layout,
                      std::vector<std::string>& found) {
   const int64_t ranks = layout.pipeline_model_parallel_size;
-  const int64_t encoder_layers = layers_in(contents, kEncoder);
-  const int64_t decoder_layers = layers_in(contents, kDecoder);
+  const int64_t encoder_layers = layers_in(contents, kEncoderPart);
+  const int64_t decoder_layers = layers_in(contents, kDecoderPart);
   if (ranks > 1 && is_core(layout.naming)) {
     found.push_back(
         fmt::format("Megatron Core's T5 has one pipeline stage, not {}; give "
@@ -87,8 +87,8 @@ std::vector<std::string> stage_problems(const CheckpointContents& contents,
 MegatronStages::MegatronStages(const CheckpointContents& contents, const MegatronLayout& layout)
     : ranks_(layout.pipeline_model_parallel_size),
       chunks_(layout.virtual_pipeline_model_parallel_size),
-      encoder_layers_(layers_in(contents, kEncoder)),
-      decoder_layers_(layers_in(contents, kDecoder)) {
+      encoder_layers_(layers_in(contents, kEncoderPart)),
+      decoder_layers_(layers_in(contents, kDecoderPart)) {
   if (kind_of(contents) == ModelKind::kT5 && ranks_ > 1) {
     split_rank_ = encoder_ranks(encoder_layers_, decoder_layers_, ranks_).value();
   }
@@ -106,10 +106,10 @@ bool MegatronStages::has_embeddings(Place place) const {
 MegatronStages::Layers MegatronStages::layers_of(std::string_view stack, Place place) const {
   const int64_t stage = place.chunk * ranks_ + place.pipeline;
   const bool is_divided = split_rank_ > 0;
-  const int64_t first_stage = is_divided && stack == kDecoder ? split_rank_ : 0;
-  const int64_t end_stage = is_divided && stack == kEncoder ? split_rank_ : ranks_ * chunks_;
+  const int64_t first_stage = is_divided && stack == kDecoderPart ? split_rank_ : 0;
+  const int64_t end_stage = is_divided && stack == kEncoderPart ? split_rank_ : ranks_ * chunks_;
   if (stage < first_stage || stage >= end_stage) return {};
-  const int64_t layers = stack == kEncoder ? encoder_layers_ : decoder_layers_;
+  const int64_t layers = stack == kEncoderPart ? encoder_layers_ : decoder_layers_;
   const int64_t own = layers / (end_stage - first_stage);
   return {(stage - first_stage) * own, (stage - first_stage + 1) * own};
 }
@@ -123,7 +123,7 @@ bool MegatronStages::holds(Place place, std::string_view name) const {
     const Layers here = layers_of(stack, place);
     return *layer >= here.first && *layer < here.end;
   }
-  if (split_rank_ > 0 && stack == kEncoder) return place.pipeline + 1 == split_rank_;
+  if (split_rank_ > 0 && stack == kEncoderPart) return place.pipeline + 1 == split_rank_;
   return is_last(place);
 }
 

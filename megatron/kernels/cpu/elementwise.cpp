@@ -11,12 +11,12 @@ namespace megatron::kernels::cpu {
 namespace {
 
 // The fewest elements that pay for another thread.
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kElementwiseGrain = 16384;
 
 // Calls f(at, n) for the tiles of n elements, in parallel.
 template <class F>
 void for_tiles(int64_t n, const F& f) {
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kElementwiseGrain, [&](int64_t begin, int64_t end) {
     for_each_tile(end - begin, [&](int64_t at, int64_t count) { f(begin + at, count); });
   });
 }
@@ -27,7 +27,7 @@ void fill(TensorView y, float value, Stream) {
   dispatch_floating(y.dtype, "fill", [&]<class T>() {
     T* out = y.as<T>();
     const T rounded(value);
-    parallel_for(y.numel(), kGrain,
+    parallel_for(y.numel(), kElementwiseGrain,
                  [=](int64_t begin, int64_t end) { std::fill(out + begin, out + end, rounded); });
   });
 }
@@ -36,7 +36,7 @@ void cast(TensorView y, ConstView x, Stream) {
   expect_shape(x.shape, y.shape, "cast: x");
   if (x.dtype == y.dtype) {
     const int64_t width = size_of(x.dtype);
-    parallel_for(x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(x.numel(), kElementwiseGrain, [&](int64_t begin, int64_t end) {
       std::memcpy(static_cast<char*>(y.data) + begin * width,
                   static_cast<const char*>(x.data) + begin * width,
                   static_cast<size_t>((end - begin) * width));

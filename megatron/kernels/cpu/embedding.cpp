@@ -9,7 +9,7 @@ namespace megatron::kernels::cpu {
 namespace {
 
 // Columns of a table's gradient for one task.
-constexpr int64_t kColumns = 128;
+constexpr int64_t kEmbeddingColumns = 128;
 
 }  // namespace
 
@@ -87,10 +87,11 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
       if (row >= 0 && row < dtable.size(0)) table.accumulate(row * cols + at, n, sums, 1.0f);
     }
   };
-  parallel_for((cols + kColumns - 1) / kColumns, row_grain(count * kColumns),
-               [&](int64_t begin, int64_t end) {
+  parallel_for((cols + kEmbeddingColumns - 1) / kEmbeddingColumns,
+               row_grain(count * kEmbeddingColumns), [&](int64_t begin, int64_t end) {
                  for (int64_t block = begin; block < end; ++block) {
-                   columns(block * kColumns, std::min(kColumns, cols - block * kColumns));
+                   columns(block * kEmbeddingColumns,
+                           std::min(kEmbeddingColumns, cols - block * kEmbeddingColumns));
                  }
                });
 }

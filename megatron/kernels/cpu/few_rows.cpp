@@ -19,7 +19,7 @@ namespace {
 using simd::kLanes;
 using simd::Vec;
 
-constexpr int64_t kMinFlopsPerThread = 1'000'000;
+constexpr int64_t kMinFewRowsFlops = 1'000'000;
 
 // totals[group * m + i] = or += start[group] + the products of row i of a with the rows of
 // b[group], in the order of gemm().
@@ -122,9 +122,9 @@ void multiply_columns(C* c, const Operands<T>& x, int64_t begin, int64_t end) {
 }
 
 // fp32 elements of a floating-point view, copied if it has another dtype. A null view stays null.
-class Wide {
+class WideRow {
  public:
-  Wide(ConstView x, Stream stream)
+  WideRow(ConstView x, Stream stream)
       : scratch_(is_copied(x) ? x.numel() * 4 : 0, stream),
         data_(is_copied(x) ? scratch_.as<float>() : static_cast<const float*>(x.data)) {
     if (is_copied(x)) to_floats(scratch_.as<float>(), x.data, x.dtype, x.numel());
@@ -163,14 +163,14 @@ class GroupedRows {
   const float* data() const { return data_; }
 
  private:
-  Wide single_;
+  WideRow single_;
   Workspace scratch_;
   const float* data_;
 };
 
 template <class T, class C>
 void multiply(C* c, const Operands<T>& x) {
-  const int64_t grain = kMinFlopsPerThread / (2 * x.m * x.k + 1) + 1;
+  const int64_t grain = kMinFewRowsFlops / (2 * x.m * x.k + 1) + 1;
   parallel_for(x.n, grain, [&](int64_t begin, int64_t end) {
     if (x.m == 1) {
       multiply_columns<T, C, kGroupsOfOneRow<T>>(c, x, begin, end);
@@ -185,7 +185,7 @@ void multiply(C* c, const Operands<T>& x) {
 void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, float beta,
                      Stream stream) {
   const GroupedRows left(a, stream);
-  const Wide added(bias, stream);
+  const WideRow added(bias, stream);
   dispatch_floating(b.dtype, "matmul", [&]<class T>() {
     const Operands<T> operands{left.data(), b.as<T>(), added.data(), nullptr,
                                c.size(0),   c.size(1), a.size(1),    beta};
@@ -200,7 +200,7 @@ void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, flo
 void few_rows_int8_matmul(TensorView c, ConstView a, ConstView numbers, ConstView scales,
                           ConstView bias, Stream stream) {
   const GroupedRows left(a, stream);
-  const Wide added(bias, stream);
+  const WideRow added(bias, stream);
   const Operands<int8_t> operands{left.data(),  numbers.as<int8_t>(),
                                   added.data(), scales.as<float>(),
                                   c.size(0),    c.size(1),

@@ -10,14 +10,14 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements
+constexpr int64_t kFp8Grain = 16384;  // elements
 
 float larger(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 
 void raise(float& amax, const float* v, int64_t rows, int64_t cols, Stream stream) {
   const Workspace memory(rows * 4, stream);
   float* const of_rows = memory.as<float>();
-  parallel_for(rows, kGrain / std::max<int64_t>(cols, 1) + 1, [=](int64_t begin, int64_t end) {
+  parallel_for(rows, kFp8Grain / std::max<int64_t>(cols, 1) + 1, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       of_rows[i] = 0;
       for (int64_t j = 0; j < cols; ++j) of_rows[i] = larger(std::abs(v[i * cols + j]), of_rows[i]);
@@ -31,15 +31,16 @@ void store(TensorView rows, TensorView columns, const float* v, float scale, int
            int64_t cols) {
   T* const to_rows = rows.is_null() ? nullptr : rows.as<T>();
   T* const to_columns = columns.is_null() ? nullptr : columns.as<T>();
-  parallel_for(num_rows, kGrain / std::max<int64_t>(cols, 1) + 1, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t j = 0; j < cols; ++j) {
-        const T stored(v[i * cols + j] * scale);
-        if (to_rows != nullptr) to_rows[i * cols + j] = stored;
-        if (to_columns != nullptr) to_columns[j * num_rows + i] = stored;
-      }
-    }
-  });
+  parallel_for(num_rows, kFp8Grain / std::max<int64_t>(cols, 1) + 1,
+               [=](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   for (int64_t j = 0; j < cols; ++j) {
+                     const T stored(v[i * cols + j] * scale);
+                     if (to_rows != nullptr) to_rows[i * cols + j] = stored;
+                     if (to_columns != nullptr) to_columns[j * num_rows + i] = stored;
+                   }
+                 }
+               });
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ constexpr int64_t kMinFlopsPerThread = 1'000'000;
 
 // Element (i, j) of a matrix as stored, or of its transpose.
 template <class T>
-struct Matrix {
+struct GemmMatrix {
   const T* data;
   int64_t stride;
   bool is_transposed;
@@ -43,7 +43,7 @@ struct Sums {
 };
 
 template <class T>
-void pack_a(float* packed, const Matrix<T>& a, int64_t row, int64_t rows, int64_t l,
+void pack_a(float* packed, const GemmMatrix<T>& a, int64_t row, int64_t rows, int64_t l,
             int64_t depth) {
   if (!a.is_transposed) return pack_rows(packed, kRowStride, a.at(row, l), a.stride, rows, depth);
   // [depth, kTileRows] for each group of kTileRows rows. Stores whole vectors where it can read
@@ -66,7 +66,7 @@ void pack_a(float* packed, const Matrix<T>& a, int64_t row, int64_t rows, int64_
 }
 
 template <class T>
-void pack_b(float* packed, const Matrix<T>& b, int64_t l, int64_t depth, int64_t col,
+void pack_b(float* packed, const GemmMatrix<T>& b, int64_t l, int64_t depth, int64_t col,
             int64_t cols) {
   if (b.is_transposed) {
     pack_panels_transposed(packed, b.at(l, col), b.stride, depth, cols);
@@ -122,8 +122,9 @@ struct Scratch {
 
 // One thread's part, block by block; `bias` is fp32, padded to whole panels, or null.
 template <class T, class C>
-void multiply_part(const Part& part, C* c, int64_t n, const Matrix<T>& a, const Matrix<T>& b,
-                   int64_t k, const float* bias, float beta, float* scratch) {
+void multiply_part(const Part& part, C* c, int64_t n, const GemmMatrix<T>& a,
+                   const GemmMatrix<T>& b, int64_t k, const float* bias, float beta,
+                   float* scratch) {
   constexpr bool kInPlace = std::is_same_v<C, float>;
   float* const packed_a = scratch;
   float* const packed_b = packed_a + Scratch::kA;
@@ -218,8 +219,8 @@ void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpo
   const Workspace bias_row((bias.data == nullptr ? 0 : columns_of_panels(n)) * 4, stream);
 
   dispatch_floating(a.dtype, "matmul", [&]<class T>() {
-    const Matrix<T> left{a.as<T>(), a.size(1), transpose_a == Transpose::kYes};
-    const Matrix<T> right{b.as<T>(), b.size(1), transpose_b == Transpose::kYes};
+    const GemmMatrix<T> left{a.as<T>(), a.size(1), transpose_a == Transpose::kYes};
+    const GemmMatrix<T> right{b.as<T>(), b.size(1), transpose_b == Transpose::kYes};
     float* const start = bias.data == nullptr ? nullptr : bias_row.as<float>();
     if (start != nullptr) {
       std::fill(std::copy_n(bias.as<T>(), n, start), start + columns_of_panels(n), 0.0f);

@@ -9,7 +9,7 @@ namespace megatron::kernels::cpu {
 namespace {
 
 // The fewest elements that pay for another thread.
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kMuonGrain = 16384;
 
 const StepState& state_in(ConstView state) {
   return *reinterpret_cast<const StepState*>(state.as<uint8_t>());
@@ -27,7 +27,7 @@ void muon_momentum(TensorView direction, TensorView buffer, ConstView grad, doub
   float* buf = buffer.as<float>();
   dispatch_floating(grad.dtype, "muon_momentum", [&]<class G>() {
     const G* g = grad.as<G>();
-    parallel_for(direction.numel(), kGrain, [&](int64_t first, int64_t last) {
+    parallel_for(direction.numel(), kMuonGrain, [&](int64_t first, int64_t last) {
       if (step.is_skipped != 0) {
         std::copy(buf + first, buf + last, y + first);
         return;
@@ -47,7 +47,7 @@ void muon_normalize(TensorView y, ConstView x, ConstView measured, Stream) {
   const float* in = x.as<float>();
   dispatch_floating(y.dtype, "muon_normalize", [&]<class T>() {
     T* out = y.as<T>();
-    parallel_for(y.numel(), kGrain, [&](int64_t first, int64_t last) {
+    parallel_for(y.numel(), kMuonGrain, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) out[i] = T(factor * in[i]);
     });
   });
@@ -62,7 +62,7 @@ void muon_update(TensorView model, TensorView main, ConstView direction, double 
   const float* d = direction.as<float>();
   dispatch_floating(model.is_null() ? DType::kFloat32 : model.dtype, "muon_update", [&]<class P>() {
     P* out = model.is_null() ? nullptr : model.as<P>();
-    parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+    parallel_for(main.numel(), kMuonGrain, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) w[i] -= rate * (d[i] + decay * w[i]);
       if (out == nullptr) return;
       for (int64_t i = first; i < last; ++i) out[i] = P(w[i]);

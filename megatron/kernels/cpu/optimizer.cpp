@@ -9,11 +9,15 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/main_param.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace megatron::kernels::cpu {
 namespace {
 
 // The fewest elements that pay for another thread.
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kOptimizerGrain = 16384;
 // Elements converted at a time between 16 bits and fp32; the copies stay in the first-level cache.
 constexpr int64_t kBlock = 512;
 
@@ -175,7 +179,7 @@ void update_blocks(const char* who, TensorView model, TensorView main, ConstView
       P* out = model.is_null() ? nullptr : model.as<P>();
       const int64_t n = main.numel();
       const int64_t blocks = (n + kBlock - 1) / kBlock;  // a thread has whole blocks of moments
-      parallel_for(blocks, kGrain / kBlock, [&](int64_t first, int64_t last) {
+      parallel_for(blocks, kOptimizerGrain / kBlock, [&](int64_t first, int64_t last) {
         float g_scratch[kBlock];
         float w_scratch[kBlock];
         const int64_t end_of_all = std::min(n, last * kBlock);
@@ -280,7 +284,7 @@ void join_main_params(TensorView main, ConstView model, ConstView remainder, Str
   float* w = main.as<float>();
   const auto* p = model.as<BFloat16>();
   const auto* r = remainder.as<int16_t>();
-  parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+  parallel_for(main.numel(), kOptimizerGrain, [&](int64_t first, int64_t last) {
     join(w + first, p + first, r + first, last - first);
   });
 }
@@ -289,14 +293,14 @@ void split_main_params(TensorView remainder, ConstView main, ConstView model, St
   auto* r = remainder.as<int16_t>();
   const float* w = main.as<float>();
   const auto* p = model.as<BFloat16>();
-  parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+  parallel_for(main.numel(), kOptimizerGrain, [&](int64_t first, int64_t last) {
     split(r + first, w + first, p + first, last - first);
   });
 }
 
 void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream) {
   float* y = moment.as<float>();
-  parallel_for(moment.numel(), kGrain, [&](int64_t first, int64_t last) {
+  parallel_for(moment.numel(), kOptimizerGrain, [&](int64_t first, int64_t last) {
     if (codes.is_fp8()) return decode_fp8(y + first, codes, first, last - first, code.is_root);
     const auto* x = codes.elements.as<Float16>();
     for (int64_t i = first; i < last; ++i) y[i] = decoded(x[i], code);
@@ -306,14 +310,15 @@ void decode_moment(TensorView moment, const Moment& codes, const MomentCode& cod
 void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream) {
   const float* x = moment.as<float>();
   const int64_t n = moment.numel();
-  parallel_for((n + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t first, int64_t last) {
-    float values[kBlock];
-    for (int64_t begin = first * kBlock; begin < std::min(n, last * kBlock); begin += kBlock) {
-      const int64_t count = std::min(kBlock, n - begin);
-      std::copy(x + begin, x + begin + count, values);
-      store_block(codes, begin, count, {.code = code}, values);
-    }
-  });
+  parallel_for(
+      (n + kBlock - 1) / kBlock, kOptimizerGrain / kBlock, [&](int64_t first, int64_t last) {
+        float values[kBlock];
+        for (int64_t begin = first * kBlock; begin < std::min(n, last * kBlock); begin += kBlock) {
+          const int64_t count = std::min(kBlock, n - begin);
+          std::copy(x + begin, x + begin + count, values);
+          store_block(codes, begin, count, {.code = code}, values);
+        }
+      });
 }
 
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,

@@ -15,7 +15,7 @@ namespace megatron::kernels::cpu {
 namespace {
 
 // Multiply-adds below which a second thread costs more than it saves.
-constexpr int64_t kMinWorkPerThread = 100'000;
+constexpr int64_t kMinPagedWork = 100'000;
 
 float sum_of(simd::Vec v) {
   float sum = 0;
@@ -59,7 +59,7 @@ float exponentials(float* scores, int64_t length) {
   return sum;
 }
 
-constexpr int64_t kMaxHeadSize = 256;
+constexpr int64_t kMaxPagedHeadSize = 256;
 
 // Element i of `channels` in FP8 times its scale.
 void widen(float* to, const Float8E4M3* numbers, float scale, int64_t channels) {
@@ -98,7 +98,7 @@ struct Paged {
       const int64_t end = std::min(length, first + page_tokens);
       for (int64_t j = first; j < end; ++j, head += groups) {
         if constexpr (std::is_same_v<S, Float8E4M3>) {
-          float channels[kMaxHeadSize];
+          float channels[kMaxPagedHeadSize];
           widen(channels, data + head * d, scales[head * 2], d);
           f(j, static_cast<const float*>(channels));
         } else {
@@ -132,8 +132,8 @@ struct HeadBias {
 template <class T, class S>
 void attend(T* out, const T* q, const Paged<S>& keys, const Paged<S>& values, int64_t length,
             int64_t d, float scale, const HeadBias& bias, float* scores) {
-  float scaled[kMaxHeadSize];
-  float sums[kMaxHeadSize] = {};
+  float scaled[kMaxPagedHeadSize];
+  float sums[kMaxPagedHeadSize] = {};
   for (int64_t c = 0; c < d; ++c) scaled[c] = static_cast<float>(q[c]) * scale;
   keys.each(length, [&](int64_t j, const auto* key) {
     scores[j] = dot(scaled, key, d) + bias.of(j, length);
@@ -160,7 +160,7 @@ void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages
   const auto* lengths = table.lengths.as<int32_t>();
   const int64_t longest = rows == 0 ? 0 : *std::max_element(lengths, lengths + rows);
   const int64_t tasks = rows * q.heads;
-  const int64_t useful = 1 + tasks * longest * q.d * 2 / kMinWorkPerThread;
+  const int64_t useful = 1 + tasks * longest * q.d * 2 / kMinPagedWork;
   const int64_t workers = std::min({tasks, useful, static_cast<int64_t>(num_threads())});
   const int64_t heads_per_group = q.heads / pages.keys.size(2);
   const Workspace scratch(workers * longest * 4, stream);

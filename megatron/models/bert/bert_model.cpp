@@ -19,10 +19,6 @@ namespace {
 
 constexpr int64_t kBinaryClasses = 2;
 
-Placement embedding_placement(const TransformerConfig& config, Stream stream) {
-  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
-}
-
 // Of modules that see every token on every tensor-parallel rank.
 Placement whole_placement(const TransformerConfig& config, Stream stream) {
   return {.dtype = config.params_dtype, .stream = stream};
@@ -35,15 +31,15 @@ BertModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const
     : word_embeddings(
           config.padded_vocab_size, config.hidden_size, tp,
           {.init = embedding_init(config), .is_tied = is_tied, .is_copy = !chunk.has_embedding},
-          embedding_placement(config, stream)) {
+          outer_placement(config, stream)) {
   add_child("word_embeddings", word_embeddings);
   if (!chunk.has_embedding) return;  // a copy, for the logits alone
   position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
-                              embedding_init(config), embedding_placement(config, stream));
+                              embedding_init(config), outer_placement(config, stream));
   add_child("position_embeddings", *position_embeddings);
   if (config.tokentypes() == 0) return;
   tokentype_embeddings.emplace(config.tokentypes(), config.hidden_size, embedding_init(config),
-                               embedding_placement(config, stream));
+                               outer_placement(config, stream));
   add_child("tokentype_embeddings", *tokentype_embeddings);
 }
 
@@ -62,7 +58,7 @@ BertModel::VocabularyBias::VocabularyBias(const TransformerConfig& config, const
   bias =
       add_parameter("bias", {config.padded_vocab_size / tp.size()},
                     {.role = ParameterRole::kBias, .sharding = rows, .has_vocabulary_rows = true},
-                    embedding_placement(config, stream));
+                    outer_placement(config, stream));
 }
 
 BertModel::Pooler::Pooler(const TransformerConfig& config, Stream stream)

@@ -13,23 +13,25 @@ namespace megatron {
 namespace {
 
 // [CLS], two [SEP] and three tokens.
-constexpr int64_t kMinSeqLength = 6;
+constexpr int64_t kMinBertSeqLength = 6;
 
 // Places in a Microbatch.
-enum Part : size_t {
-  kTokens,
-  kTokenOrder,
-  kTypes,
-  kTypeOrder,
-  kPaddingMask,
-  kLabels,
-  kLossMask,
-  kIsRandom,
-  kLossDivisor,
-  kNumParts
+struct BertPart {
+  enum Index : size_t {
+    kTokens,
+    kTokenOrder,
+    kTypes,
+    kTypeOrder,
+    kPaddingMask,
+    kLabels,
+    kLossMask,
+    kIsRandom,
+    kLossDivisor,
+    kNumParts
+  };
 };
 
-std::shared_ptr<const MaskingVocabulary> vocabulary_of(const Tokenizer& tokenizer) {
+std::shared_ptr<const MaskingVocabulary> bert_vocabulary_of(const Tokenizer& tokenizer) {
   auto vocabulary = std::make_shared<MaskingVocabulary>();
   vocabulary->size = tokenizer.vocab_size();
   vocabulary->cls = tokenizer.required_id(SpecialToken::kCls);
@@ -60,9 +62,9 @@ std::vector<std::string> bert_problems(const RunConfig& config) {
   if (model.embed_layernorm) {
     problems.emplace_back("--embed-layernorm is not available for BERT; remove it");
   }
-  if (model.seq_length < kMinSeqLength) {
+  if (model.seq_length < kMinBertSeqLength) {
     problems.push_back(fmt::format("--seq-length {} has no room for two sentences; use {} or more",
-                                   model.seq_length, kMinSeqLength));
+                                   model.seq_length, kMinBertSeqLength));
   }
   if (config.training.seed <= 0) {
     problems.push_back(fmt::format("--seed {} must be positive: it orders the sentences of BERT",
@@ -80,7 +82,7 @@ BertTask::BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tok
     problems.emplace_back("--mock-data has no sentences for BERT; give --data-path");
   }
   if (!problems.empty()) throw ConfigError(problems);
-  if (tokenizer_ != nullptr) vocabulary_ = vocabulary_of(*tokenizer_);
+  if (tokenizer_ != nullptr) vocabulary_ = bert_vocabulary_of(*tokenizer_);
 }
 
 std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
@@ -165,26 +167,28 @@ BertTask::Samples BertTask::read(const SampleDataset& dataset, const SampleGroup
 Microbatch BertTask::microbatch(const Samples& samples, int64_t chunk, bool has_gradient) const {
   const TransformerConfig& config = config_.transformer;
   const ModelChunk& place = models_[static_cast<size_t>(chunk)]->chunk();
-  Microbatch made(kNumParts);
-  made[kPaddingMask] = samples.padding_mask;
-  const auto add_ids = [&](Part ids, Part order, const Tensor& from, int64_t rows,
-                           const char* what) {
+  Microbatch made(BertPart::kNumParts);
+  made[BertPart::kPaddingMask] = samples.padding_mask;
+  const auto add_ids = [&](BertPart::Index ids, BertPart::Index order, const Tensor& from,
+                           int64_t rows, const char* what) {
     const RowIds checked = prepared_ids(from, rows, what);
     made[ids] = checked.ids;
     if (has_gradient) made[order] = checked.order;
   };
   if (place.has_embedding) {
-    add_ids(kTokens, kTokenOrder, samples.tokens, config.padded_vocab_size, "token id");
+    add_ids(BertPart::kTokens, BertPart::kTokenOrder, samples.tokens, config.padded_vocab_size,
+            "token id");
     if (config.tokentypes() > 0) {
-      add_ids(kTypes, kTypeOrder, samples.types, config.tokentypes(), "token type");
+      add_ids(BertPart::kTypes, BertPart::kTypeOrder, samples.types, config.tokentypes(),
+              "token type");
     }
   }
   if (place.has_head) {
     expect_labels(samples.labels, config.counted_vocab_size());
-    made[kLabels] = samples.labels;
-    made[kLossMask] = samples.loss_mask;
-    made[kIsRandom] = samples.is_random;
-    made[kLossDivisor] = samples.loss_divisor;
+    made[BertPart::kLabels] = samples.labels;
+    made[BertPart::kLossMask] = samples.loss_mask;
+    made[BertPart::kIsRandom] = samples.is_random;
+    made[BertPart::kLossDivisor] = samples.loss_divisor;
   }
   return made;
 }
@@ -192,16 +196,17 @@ Microbatch BertTask::microbatch(const Samples& samples, int64_t chunk, bool has_
 MicrobatchOutput BertTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
                                         std::span<const Variable> activations) {
   const BertModel& model = *models_[static_cast<size_t>(chunk)];
-  const BertInput input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
+  const BertInput input = {.tokens = {batch[BertPart::kTokens], batch[BertPart::kTokenOrder]},
                            .position_ids = positions_[static_cast<size_t>(chunk)],
-                           .token_types = {batch[kTypes], batch[kTypeOrder]},
-                           .padding_mask = batch[kPaddingMask]};
+                           .token_types = {batch[BertPart::kTypes], batch[BertPart::kTypeOrder]},
+                           .padding_mask = batch[BertPart::kPaddingMask]};
   const Variable hidden =
       model.forward(input, activations.empty() ? Variable() : activations[0], *random_);
   if (!model.chunk().has_head) return {.activations = {hidden}};
-  const BertLosses losses = bert_losses(model, hidden,
-                                        {batch[kLabels], batch[kLossMask], batch[kIsRandom],
-                                         sample_weights_, loss_seed_, batch[kLossDivisor]});
+  const BertLosses losses =
+      bert_losses(model, hidden,
+                  {batch[BertPart::kLabels], batch[BertPart::kLossMask], batch[BertPart::kIsRandom],
+                   sample_weights_, loss_seed_, batch[BertPart::kLossDivisor]});
   MicrobatchOutput output = {.losses = {losses.lm}, .logged = {{"lm loss", losses.lm.data()}}};
   if (losses.sop.defined()) {
     output.losses.push_back(losses.sop);

@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kNoLabel = -1;
+constexpr int64_t kNoMaskLabel = -1;
 // Below them a masked token becomes [MASK], or a random token; else it stays.
 constexpr double kHidden = 0.8;
 constexpr double kReplaced = 0.9;
@@ -16,14 +16,14 @@ constexpr double kReplaced = 0.9;
 }  // namespace
 
 int64_t MaskedBlock::num_masked() const {
-  return std::ranges::count_if(labels, [](int64_t label) { return label != kNoLabel; });
+  return std::ranges::count_if(labels, [](int64_t label) { return label != kNoMaskLabel; });
 }
 
 MaskedBlock masked_block(std::span<const int64_t> ids, double probability,
                          const MaskingVocabulary& vocabulary, uint32_t seed) {
   NumpyRandom random(seed);
   MaskedBlock block = {.tokens = {ids.begin(), ids.end()},
-                       .labels = std::vector<int64_t>(ids.size(), kNoLabel)};
+                       .labels = std::vector<int64_t>(ids.size(), kNoMaskLabel)};
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t id = ids[i];
     if (id == vocabulary.cls || id == vocabulary.sep || id == vocabulary.pad) continue;
@@ -98,7 +98,7 @@ BertTask::Samples MaskedBlocksTask::samples(const SampleDataset& blocks, const S
     labels.insert(labels.end(), block.labels.begin(), block.labels.end());
     if (!is_training && !evaluation.counts(index)) continue;
     std::ranges::transform(block.labels, mask.span<float>().begin() + row * s,
-                           [](int64_t label) { return label == kNoLabel ? 0.0F : 1.0F; });
+                           [](int64_t label) { return label == kNoMaskLabel ? 0.0F : 1.0F; });
   }
   Samples made = {.tokens = tensor_of(tokens, shape),
                   .types = zeros(shape, DType::kInt64, Stream{}),

@@ -16,10 +16,6 @@ namespace megatron {
 namespace {
 
 // For the embedding and the output layer.
-Placement outer_placement(const TransformerConfig& config, Stream stream) {
-  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
-}
-
 }  // namespace
 
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,

@@ -8,20 +8,22 @@ namespace megatron {
 namespace {
 
 // Places in a Microbatch.
-enum Part : size_t {
-  kTokens,
-  kTokenOrder,
-  kPositions,
-  kPositionOrder,
-  kDocumentStarts,
-  kPrefixEnds,
-  kNeighborTokens,
-  kNeighborOrder,
-  kChunkRows,  // [m, 0], which says m: the host knows shapes
-  kLabels,
-  kLossMask,
-  kLossDivisor,
-  kNumParts
+struct GptPart {
+  enum Index : size_t {
+    kTokens,
+    kTokenOrder,
+    kPositions,
+    kPositionOrder,
+    kDocumentStarts,
+    kPrefixEnds,
+    kNeighborTokens,
+    kNeighborOrder,
+    kChunkRows,  // [m, 0], which says m: the host knows shapes
+    kLabels,
+    kLossMask,
+    kLossDivisor,
+    kNumParts
+  };
 };
 
 }  // namespace
@@ -66,45 +68,47 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
   const GptBatch& batch = part ? *part : whole;
   const TransformerConfig& config = model_.config();
   const Shape shape = {batch.micro_batch_size, batch.seq_length};
-  Microbatch made(kNumParts);
-  const auto add_ids = [&](Part ids, Part order, const std::vector<int64_t>& from, const Shape& of,
-                           int64_t rows, const char* what) {
+  Microbatch made(GptPart::kNumParts);
+  const auto add_ids = [&](GptPart::Index ids, GptPart::Index order,
+                           const std::vector<int64_t>& from, const Shape& of, int64_t rows,
+                           const char* what) {
     const RowIds checked = prepared_ids(tensor_of(from, of), rows, what);
     made[ids] = checked.ids;
     if (has_gradient) made[order] = checked.order;
   };
   if (model_.chunk().has_embedding) {
-    add_ids(kTokens, kTokenOrder, batch.tokens, shape, config.padded_vocab_size, "token id");
+    add_ids(GptPart::kTokens, GptPart::kTokenOrder, batch.tokens, shape, config.padded_vocab_size,
+            "token id");
   }
   if (!batch.neighbor_tokens.empty()) {
     const int64_t r = config.retro.neighbor_length();
     const auto count = static_cast<int64_t>(batch.neighbor_tokens.size());
-    add_ids(kNeighborTokens, kNeighborOrder, batch.neighbor_tokens, {count / r, r},
-            config.padded_vocab_size, "token id of a neighbour");
+    add_ids(GptPart::kNeighborTokens, GptPart::kNeighborOrder, batch.neighbor_tokens,
+            {count / r, r}, config.padded_vocab_size, "token id of a neighbour");
     if (batch.chunk_length > 0) {
-      made[kChunkRows] = Tensor({batch.chunk_length, 0}, DType::kInt64, Stream{});
+      made[GptPart::kChunkRows] = Tensor({batch.chunk_length, 0}, DType::kInt64, Stream{});
     }
   }
   if (reads_positions() && has_position_table()) {
-    add_ids(kPositions, kPositionOrder, batch.position_ids, shape, config.max_position_embeddings,
-            "position id");
+    add_ids(GptPart::kPositions, GptPart::kPositionOrder, batch.position_ids, shape,
+            config.max_position_embeddings, "position id");
   } else if (reads_positions()) {
-    made[kPositions] = tensor_of(batch.position_ids, shape);
+    made[GptPart::kPositions] = tensor_of(batch.position_ids, shape);
   }
   if (!batch.document_starts.empty()) {
     const bool has_all_positions = part && cp.exchange == ContextExchange::kAllToAll;
-    made[kDocumentStarts] =
+    made[GptPart::kDocumentStarts] =
         has_all_positions
             ? tensor_of(whole.document_starts, {whole.micro_batch_size, whole.seq_length})
             : tensor_of(batch.document_starts, shape);
   }
-  if (!batch.prefix_ends.empty()) made[kPrefixEnds] = tensor_of(batch.prefix_ends, shape);
+  if (!batch.prefix_ends.empty()) made[GptPart::kPrefixEnds] = tensor_of(batch.prefix_ends, shape);
   if (model_.chunk().has_head) {
-    made[kLabels] = tensor_of(batch.labels, shape);
-    expect_labels(made[kLabels], config.counted_vocab_size());
-    made[kLossMask] = tensor_of(batch.loss_mask, shape);
+    made[GptPart::kLabels] = tensor_of(batch.labels, shape);
+    expect_labels(made[GptPart::kLabels], config.counted_vocab_size());
+    made[GptPart::kLossMask] = tensor_of(batch.loss_mask, shape);
     if (batch.loss_divisor > 0) {
-      made[kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
+      made[GptPart::kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
     }
   }
   return made;
@@ -113,14 +117,14 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
 Variable GptStep::forward(const Microbatch& batch, const Variable& activations) const {
   GptInput input;
   if (!batch.empty()) {
-    input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
-             .position_ids = {batch[kPositions], batch[kPositionOrder]},
-             .document_starts = batch[kDocumentStarts],
-             .prefix_ends = batch[kPrefixEnds],
-             .neighbor_tokens = {batch[kNeighborTokens], batch[kNeighborOrder]},
+    input = {.tokens = {batch[GptPart::kTokens], batch[GptPart::kTokenOrder]},
+             .position_ids = {batch[GptPart::kPositions], batch[GptPart::kPositionOrder]},
+             .document_starts = batch[GptPart::kDocumentStarts],
+             .prefix_ends = batch[GptPart::kPrefixEnds],
+             .neighbor_tokens = {batch[GptPart::kNeighborTokens], batch[GptPart::kNeighborOrder]},
              .neighbor_position_ids = neighbor_positions_};
-    if (batch[kChunkRows].defined()) {
-      input.chunk_length = batch[kChunkRows].size(0);
+    if (batch[GptPart::kChunkRows].defined()) {
+      input.chunk_length = batch[GptPart::kChunkRows].size(0);
       input.neighbor_position_ids = {};  // those of the model's chunks
     }
   }
@@ -129,7 +133,7 @@ Variable GptStep::forward(const Microbatch& batch, const Variable& activations) 
 }
 
 GptTargets GptStep::targets(const Microbatch& batch) const {
-  return {batch[kLabels], batch[kLossMask], batch[kLossDivisor]};
+  return {batch[GptPart::kLabels], batch[GptPart::kLossMask], batch[GptPart::kLossDivisor]};
 }
 
 }  // namespace megatron

@@ -18,10 +18,6 @@ const Stack kEncoder = {.name = "encoder", .is_causal = false};
 const Stack kDecoder = {.name = "decoder", .has_cross_attention = true};
 
 // For the embedding and the output layer.
-Placement outer_placement(const TransformerConfig& config, Stream stream) {
-  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
-}
-
 bool is_tied(const TransformerConfig& config) {
   return !config.untie_embeddings_and_output_weights;
 }

@@ -14,22 +14,24 @@ namespace megatron {
 namespace {
 
 // Megatron's sequences of the encoder keep two places free.
-constexpr int64_t kMinSeqLength = 4;
+constexpr int64_t kMinT5SeqLength = 4;
 
 // Places in a Microbatch.
-enum Part : size_t {
-  kEncoderTokens,
-  kEncoderOrder,
-  kDecoderTokens,
-  kDecoderOrder,
-  kEncoderPadding,
-  kLabels,
-  kLossMask,
-  kLossDivisor,
-  kNumParts
+struct T5Part {
+  enum Index : size_t {
+    kEncoderTokens,
+    kEncoderOrder,
+    kDecoderTokens,
+    kDecoderOrder,
+    kEncoderPadding,
+    kLabels,
+    kLossMask,
+    kLossDivisor,
+    kNumParts
+  };
 };
 
-std::shared_ptr<const MaskingVocabulary> vocabulary_of(const Tokenizer& tokenizer) {
+std::shared_ptr<const MaskingVocabulary> t5_vocabulary_of(const Tokenizer& tokenizer) {
   constexpr int32_t kNone = -1;  // no token is equal to it
   auto vocabulary = std::make_shared<MaskingVocabulary>();
   vocabulary->size = tokenizer.vocab_size();
@@ -71,9 +73,9 @@ std::vector<std::string> t5_problems(const RunConfig& config) {
   if (model.parallel_residual) {
     problems.emplace_back("--parallel-residual is not available for T5; remove it");
   }
-  if (model.seq_length < kMinSeqLength) {
+  if (model.seq_length < kMinT5SeqLength) {
     problems.push_back(fmt::format("--encoder-seq-length {} has no room for text; use {} or more",
-                                   model.seq_length, kMinSeqLength));
+                                   model.seq_length, kMinT5SeqLength));
   }
   const int64_t tp = config.parallel.tensor_model_parallel_size;
   if (config.parallel.sequence_parallel && model.decoder_seq_length % tp != 0) {
@@ -98,7 +100,7 @@ T5Task::T5Task(const RunConfig& config, std::shared_ptr<const Tokenizer> tokeniz
     problems.emplace_back("--mock-data has no sentences for T5; give --data-path");
   }
   if (!problems.empty()) throw ConfigError(problems);
-  if (tokenizer_ != nullptr) vocabulary_ = vocabulary_of(*tokenizer_);
+  if (tokenizer_ != nullptr) vocabulary_ = t5_vocabulary_of(*tokenizer_);
 }
 
 std::vector<const Module*> T5Task::build_model(const ModelSite& site) {
@@ -195,32 +197,35 @@ T5Task::Samples T5Task::read(const SampleDataset& dataset, const SampleGroup& gr
 
 Microbatch T5Task::microbatch(const Samples& samples, bool has_gradient) const {
   const int64_t rows = config_.transformer.padded_vocab_size;
-  Microbatch made(kNumParts);
-  made[kEncoderPadding] = samples.encoder_padding_mask;
+  Microbatch made(T5Part::kNumParts);
+  made[T5Part::kEncoderPadding] = samples.encoder_padding_mask;
   const T5Chunk& chunk = model_->chunk();
-  const auto put_ids = [&](const Tensor& tokens, Part ids, Part order) {
+  const auto put_ids = [&](const Tensor& tokens, T5Part::Index ids, T5Part::Index order) {
     const RowIds prepared = prepared_ids(tokens, rows, "token id");
     made[ids] = prepared.ids;
     if (has_gradient) made[order] = prepared.order;
   };
-  if (chunk.embeds_encoder) put_ids(samples.encoder_tokens, kEncoderTokens, kEncoderOrder);
-  if (chunk.embeds_decoder) put_ids(samples.decoder_tokens, kDecoderTokens, kDecoderOrder);
+  if (chunk.embeds_encoder)
+    put_ids(samples.encoder_tokens, T5Part::kEncoderTokens, T5Part::kEncoderOrder);
+  if (chunk.embeds_decoder)
+    put_ids(samples.decoder_tokens, T5Part::kDecoderTokens, T5Part::kDecoderOrder);
   if (chunk.has_head) {
     expect_labels(samples.labels, rows);
-    made[kLabels] = samples.labels;
-    made[kLossMask] = samples.loss_mask;
-    made[kLossDivisor] = samples.loss_divisor;
+    made[T5Part::kLabels] = samples.labels;
+    made[T5Part::kLossMask] = samples.loss_mask;
+    made[T5Part::kLossDivisor] = samples.loss_divisor;
   }
   return made;
 }
 
 MicrobatchOutput T5Task::forward_step(Split, int64_t, const Microbatch& batch,
                                       std::span<const Variable> activations) {
-  const T5Input input = {.encoder_tokens = {batch[kEncoderTokens], batch[kEncoderOrder]},
-                         .encoder_position_ids = encoder_positions_,
-                         .decoder_tokens = {batch[kDecoderTokens], batch[kDecoderOrder]},
-                         .decoder_position_ids = decoder_positions_,
-                         .encoder_padding_mask = batch[kEncoderPadding]};
+  const T5Input input = {
+      .encoder_tokens = {batch[T5Part::kEncoderTokens], batch[T5Part::kEncoderOrder]},
+      .encoder_position_ids = encoder_positions_,
+      .decoder_tokens = {batch[T5Part::kDecoderTokens], batch[T5Part::kDecoderOrder]},
+      .decoder_position_ids = decoder_positions_,
+      .encoder_padding_mask = batch[T5Part::kEncoderPadding]};
   T5States states;
   if (!activations.empty()) states.encoder = activations[0];
   if (activations.size() > 1) states.decoder = activations[1];
@@ -229,8 +234,8 @@ MicrobatchOutput T5Task::forward_step(Split, int64_t, const Microbatch& batch,
     if (!after.decoder.defined()) return {.activations = {after.encoder}};
     return {.activations = {after.encoder, after.decoder}};
   }
-  const Variable loss = t5_loss(*model_, after.decoder, batch[kLabels], batch[kLossMask],
-                                loss_seed_, batch[kLossDivisor]);
+  const Variable loss = t5_loss(*model_, after.decoder, batch[T5Part::kLabels],
+                                batch[T5Part::kLossMask], loss_seed_, batch[T5Part::kLossDivisor]);
   return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
 }
 

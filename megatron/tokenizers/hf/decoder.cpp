@@ -17,20 +17,20 @@ namespace megatron::hf {
 namespace {
 
 using Json = nlohmann::json;
-using Pieces = std::vector<std::string>;
+using TokenPieces = std::vector<std::string>;
 
-void put_blanks(Pieces& pieces) {
+void put_blanks(TokenPieces& pieces) {
   for (size_t i = 1; i < pieces.size(); ++i) pieces[i].insert(0, 1, ' ');
 }
 
-void fuse(Pieces& pieces) {
+void fuse(TokenPieces& pieces) {
   std::string text;
   for (const std::string& piece : pieces) text += piece;
   pieces = {std::move(text)};
 }
 
 // Characters stand for bytes; a piece with one that stands for none is text.
-void decode_byte_level(Pieces& pieces) {
+void decode_byte_level(TokenPieces& pieces) {
   std::string bytes;
   for (const std::string& piece : pieces) bytes += bytes_from_printable(piece).value_or(piece);
   pieces = {with_valid_utf8(bytes)};
@@ -46,8 +46,8 @@ std::optional<char> byte_of(std::string_view piece) {
 }
 
 // Runs of <0xNN> become text; a run that is no UTF-8 becomes one U+FFFD for each byte.
-void decode_bytes(Pieces& pieces) {
-  Pieces result;
+void decode_bytes(TokenPieces& pieces) {
+  TokenPieces result;
   std::string run;
   const auto flush = [&] {
     if (run.empty()) return;
@@ -73,7 +73,7 @@ void decode_bytes(Pieces& pieces) {
 Decoder make_word_piece(const Json& json) {
   const auto prefix = json.value("prefix", std::string("##"));
   const bool cleanup = json.value("cleanup", true);
-  return [prefix, cleanup](Pieces& pieces) {
+  return [prefix, cleanup](TokenPieces& pieces) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       std::string& piece = pieces[i];
       if (i > 0) {
@@ -88,22 +88,22 @@ Decoder make_word_piece(const Json& json) {
   };
 }
 
-Decoder make_metaspace(const Json& json) {
+Decoder make_metaspace_decoder(const Json& json) {
   const auto mark = json.at("replacement").get<std::string>();
   const Json scheme = json.value("prepend_scheme", Json());
   const bool never = scheme.is_null() ? !json.value("add_prefix_space", true) : scheme == "never";
-  return [mark, never](Pieces& pieces) {
+  return [mark, never](TokenPieces& pieces) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       replace_all(pieces[i], mark, i == 0 && !never ? "" : " ");
     }
   };
 }
 
-Decoder make_strip(const Json& json) {
+Decoder make_strip_decoder(const Json& json) {
   const auto content = json.at("content").get<std::string>();
   const auto start = json.value("start", int64_t{0});
   const auto stop = json.value("stop", int64_t{0});
-  return [content, start, stop](Pieces& pieces) {
+  return [content, start, stop](TokenPieces& pieces) {
     for (std::string& piece : pieces) {
       for (int64_t i = 0; i < start && piece.starts_with(content); ++i) {
         piece.erase(0, content.size());
@@ -117,23 +117,23 @@ Decoder make_strip(const Json& json) {
 
 Decoder make_bpe(const Json& json) {
   const auto suffix = json.value("suffix", std::string("</w>"));
-  return [suffix](Pieces& pieces) {
+  return [suffix](TokenPieces& pieces) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       replace_all(pieces[i], suffix, i + 1 == pieces.size() ? "" : " ");
     }
   };
 }
 
-Decoder make_replace(const Json& json) {
-  return [replace = make_normalizer(json)](Pieces& pieces) {
+Decoder make_replace_decoder(const Json& json) {
+  return [replace = make_normalizer(json)](TokenPieces& pieces) {
     for (std::string& piece : pieces) replace(piece);
   };
 }
 
-Decoder make_sequence(const Json& json) {
+Decoder make_sequence_decoder(const Json& json) {
   std::vector<Decoder> parts;
   for (const Json& part : json.at("decoders")) parts.push_back(make_decoder(part));
-  return [parts = std::move(parts)](Pieces& pieces) {
+  return [parts = std::move(parts)](TokenPieces& pieces) {
     for (const Decoder& part : parts) part(pieces);
   };
 }
@@ -143,14 +143,14 @@ Decoder make_sequence(const Json& json) {
 Decoder make_decoder(const Json& json) {
   if (json.is_null()) return put_blanks;
   const std::string type = json.at("type");
-  if (type == "Sequence") return make_sequence(json);
+  if (type == "Sequence") return make_sequence_decoder(json);
   if (type == "ByteLevel") return decode_byte_level;
   if (type == "WordPiece") return make_word_piece(json);
-  if (type == "Metaspace") return make_metaspace(json);
+  if (type == "Metaspace") return make_metaspace_decoder(json);
   if (type == "ByteFallback") return decode_bytes;
   if (type == "Fuse") return fuse;
-  if (type == "Strip") return make_strip(json);
-  if (type == "Replace") return make_replace(json);
+  if (type == "Strip") return make_strip_decoder(json);
+  if (type == "Replace") return make_replace_decoder(json);
   if (type == "BPEDecoder") return make_bpe(json);
   throw FormatError(fmt::format("the decoder {} is not available", type));
 }

@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 
 namespace megatron::hf {
 namespace {
@@ -15,14 +16,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-Json read_json(const fs::path& path) {
-  try {
-    return Json::parse(read_text(path));
-  } catch (const Json::parse_error& error) {
-    throw FormatError(
-        fmt::format("{}: this is no JSON: {}; copy the file again", path.string(), error.what()));
-  }
-}
+Json read_json(const fs::path& path) { return parse_json(read_text(path), {}, path.string()); }
 
 // Calls f, and adds the file and the remedy to its errors.
 template <class F>
@@ -44,7 +38,7 @@ Json read_json_if_there(const fs::path& path) {
   return json;
 }
 
-std::optional<bool> flag(const Json& json, const char* name) {
+std::optional<bool> optional_flag(const Json& json, const char* name) {
   const auto found = json.find(name);
   if (found == json.end() || !found->is_boolean()) return std::nullopt;
   return found->get<bool>();
@@ -86,11 +80,11 @@ void read_added_tokens_decoder(const Json& json, HfFiles& files) {
       continue;
     }
     by_id[std::stoll(id)] = {.content = *content,
-                             .single_word = flag(token, "single_word").value_or(false),
-                             .lstrip = flag(token, "lstrip").value_or(false),
-                             .rstrip = flag(token, "rstrip").value_or(false),
-                             .normalized = flag(token, "normalized").value_or(true),
-                             .special = flag(token, "special").value_or(false)};
+                             .single_word = optional_flag(token, "single_word").value_or(false),
+                             .lstrip = optional_flag(token, "lstrip").value_or(false),
+                             .rstrip = optional_flag(token, "rstrip").value_or(false),
+                             .normalized = optional_flag(token, "normalized").value_or(true),
+                             .special = optional_flag(token, "special").value_or(false)};
   }
   for (const auto& [id, token] : by_id) files.more_tokens.push_back(token);
 }
@@ -127,9 +121,9 @@ void apply_llama_class(const Json& config, HfFiles& files) {
     single.push_back({{"SpecialToken", {{"id", content}, {"type_id", 0}}}});
     special_tokens[content] = {{"id", content}, {"ids", ids}, {"tokens", {content}}};
   };
-  if (flag(config, "add_bos_token").value_or(true)) add("bos_token");
+  if (optional_flag(config, "add_bos_token").value_or(true)) add("bos_token");
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  if (flag(config, "add_eos_token").value_or(false)) add("eos_token");
+  if (optional_flag(config, "add_eos_token").value_or(false)) add("eos_token");
   files.tokenizer.parts["post_processor"] = {{"type", "TemplateProcessing"},
                                              {"single", single},
                                              {"pair", single},
@@ -166,9 +160,9 @@ TokenizerFile bert_tokenizer(const fs::path& vocab_file, const Json& config) {
       {"normalizer",
        {{"type", "BertNormalizer"},
         {"clean_text", true},
-        {"handle_chinese_chars", flag(config, "tokenize_chinese_chars").value_or(true)},
+        {"handle_chinese_chars", optional_flag(config, "tokenize_chinese_chars").value_or(true)},
         {"strip_accents", config.value("strip_accents", Json())},
-        {"lowercase", flag(config, "do_lower_case").value_or(true)}}},
+        {"lowercase", optional_flag(config, "do_lower_case").value_or(true)}}},
       {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"post_processor",
        {{"type", "TemplateProcessing"},
@@ -206,7 +200,7 @@ TokenizerFile gpt2_tokenizer(const fs::path& folder, const Json& config) {
     added.push_back(
         {{"id", id}, {"content", kEndOfText}, {"normalized", false}, {"special", true}});
   }
-  const bool prefix = flag(config, "add_prefix_space").value_or(false);
+  const bool prefix = optional_flag(config, "add_prefix_space").value_or(false);
   return {{{"added_tokens", added},
            {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", prefix}}},
            {"decoder", {{"type", "ByteLevel"}}}},
@@ -253,7 +247,8 @@ HfFiles read_hf_files(const std::string& path) {
   read_named_tokens(config, files);
   read_added_tokens_decoder(config, files);
   read_added_tokens(read_json_if_there(folder / "added_tokens.json"), files);
-  files.removes_extra_blanks = flag(config, "clean_up_tokenization_spaces").value_or(false);
+  files.removes_extra_blanks =
+      optional_flag(config, "clean_up_tokenization_spaces").value_or(false);
   apply_llama_class(config, files);
   return files;
 }

@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 
 namespace megatron::hf {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 using simdjson::dom::element;
 
 // Ids index a table; far above every vocabulary in use, so that a typing error is found.
-constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
+constexpr int64_t kMaxModelId = (int64_t{1} << 24) - 1;
 
 std::string text_of(const element& json) { return simdjson::minify(json); }
 
@@ -20,9 +21,9 @@ ModelFile::Ids ids_of(const simdjson::dom::object& object) {
   ids.reserve(object.size());
   for (const simdjson::dom::key_value_pair field : object) {
     int64_t id = 0;
-    if (field.value.get_int64().get(id) != simdjson::SUCCESS || id < 0 || id > kMaxId) {
+    if (field.value.get_int64().get(id) != simdjson::SUCCESS || id < 0 || id > kMaxModelId) {
       throw FormatError(fmt::format("the id of piece \"{}\" is {}, must be an integer in [0, {}]",
-                                    field.key, text_of(field.value), kMaxId));
+                                    field.key, text_of(field.value), kMaxModelId));
     }
     ids.emplace_back(field.key, static_cast<int32_t>(id));
   }
@@ -104,7 +105,7 @@ ModelFile model_of(const element& json, std::shared_ptr<const void> texts) {
         throw FormatError("the vocab of the model must be an object piece -> id, or a list");
       }
     } else {
-      model.settings[std::string(member.key)] = nlohmann::json::parse(text_of(member.value));
+      model.settings[std::string(member.key)] = parse_json(text_of(member.value), {}, member.key);
     }
   }
   if (!has_vocab) throw FormatError("the model has no vocab");
@@ -115,6 +116,7 @@ ModelFile model_of(const element& json, std::shared_ptr<const void> texts) {
 element parsed(const std::shared_ptr<simdjson::dom::parser>& parser, std::string_view text) {
   element json;
   if (const auto error = parser->parse(text).get(json)) {
+    parse_json(text, {}, "this is no JSON");  // throws, with the place
     throw FormatError(fmt::format("this is no JSON: {}", simdjson::error_message(error)));
   }
   return json;
@@ -146,7 +148,7 @@ TokenizerFile read_tokenizer_file(std::string_view text) {
       has_model = true;
       file.model = model_of(member.value, parser);
     } else {
-      file.parts[std::string(member.key)] = nlohmann::json::parse(text_of(member.value));
+      file.parts[std::string(member.key)] = parse_json(text_of(member.value), {}, member.key);
     }
   }
   if (!has_model) throw FormatError("there is no \"model\"; is this a tokenizer.json?");

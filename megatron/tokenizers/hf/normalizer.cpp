@@ -83,7 +83,7 @@ void to_lower(std::string& text) {
   }
 }
 
-Normalizer make_strip(const Json& json) {
+Normalizer make_strip_normalizer(const Json& json) {
   const bool left = json.value("strip_left", true);
   const bool right = json.value("strip_right", true);
   return [left, right](std::string& text) {
@@ -96,7 +96,7 @@ Normalizer make_strip(const Json& json) {
   };
 }
 
-Normalizer make_replace(const Json& json) {
+Normalizer make_replace_normalizer(const Json& json) {
   return [find = make_finder(json.at("pattern")),
           content = json.at("content").get<std::string>()](std::string& text) {
     std::vector<Regex::Match> matches;
@@ -214,7 +214,7 @@ Normalizer make_bert(const Json& json) {
   };
 }
 
-Normalizer make_sequence(const Json& json) {
+Normalizer make_sequence_normalizer(const Json& json) {
   std::vector<Normalizer> parts;
   for (const Json& part : json.at("normalizers")) parts.push_back(make_normalizer(part));
   return [parts = std::move(parts)](std::string& text) {
@@ -227,7 +227,7 @@ Normalizer make_sequence(const Json& json) {
 Normalizer make_normalizer(const Json& json) {
   if (json.is_null()) return [](std::string&) {};
   const std::string type = json.at("type");
-  if (type == "Sequence") return make_sequence(json);
+  if (type == "Sequence") return make_sequence_normalizer(json);
   if (type == "BertNormalizer") return make_bert(json);
   if (type == "NFC") return to_nfc;
   if (type == "NFD") return to_form(NormalForm::kNfd);
@@ -237,8 +237,8 @@ Normalizer make_normalizer(const Json& json) {
   if (type == "StripAccents") {
     return [](std::string& text) { filter(text, [](char32_t c) { return !is_mark(c); }); };
   }
-  if (type == "Strip") return make_strip(json);
-  if (type == "Replace") return make_replace(json);
+  if (type == "Strip") return make_strip_normalizer(json);
+  if (type == "Replace") return make_replace_normalizer(json);
   if (type == "Prepend") {
     return [prefix = json.at("prepend").get<std::string>()](std::string& text) {
       if (!text.empty()) text.insert(0, prefix);

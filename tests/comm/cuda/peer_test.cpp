@@ -25,8 +25,8 @@ void for_reducible_types(const F& f) {
 
 // On the GPU and on the CPU: all_reduce, and reduce_scatter beside and in place.
 template <class T>
-void check_reductions(int64_t part, Reduce op, const Group& world, Stream stream,
-                      const std::string& what) {
+void peer_check_reductions(int64_t part, Reduce op, const Group& world, Stream stream,
+                           const std::string& what) {
   std::vector<T> mine = values<T>(world.rank(), part * world.size());
   std::vector<T> want = mine;
   std::vector<T> want_part(static_cast<size_t>(part));

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int32_t kEod = 999;
+constexpr int32_t kChunkDatabaseEod = 999;
 
 // The database of tests/golden/retro over two datasets.
 class ChunkDatabaseTest : public testing::Test {
@@ -37,7 +37,7 @@ class ChunkDatabaseTest : public testing::Test {
             .blocks = individual_chunks(directory_.path(), name)};
   }
   ChunkDatabase open(int64_t chunk_length) const {
-    return {directory_.path(), ChunkPart::kTrain, chunk_length, kEod};
+    return {directory_.path(), ChunkPart::kTrain, chunk_length, kChunkDatabaseEod};
   }
 
   TemporaryDirectory directory_;
@@ -54,7 +54,7 @@ TEST_F(ChunkDatabaseTest, ReadsChunks) {
   const ChunkDatabase database = open(4);
   EXPECT_EQ(database.num_chunks(), 4);
   EXPECT_THAT(tokens(database, 0), ElementsAre(1, 2, 3, 4));
-  EXPECT_THAT(tokens(database, 1), ElementsAre(5, 6, kEod, kEod));
+  EXPECT_THAT(tokens(database, 1), ElementsAre(5, 6, kChunkDatabaseEod, kChunkDatabaseEod));
   EXPECT_THAT(tokens(database, 2), ElementsAre(7, 8, 9, 10));
   EXPECT_EQ(database.document_of(2), (ChunkDatabase::Document{0, 1}));
   EXPECT_EQ(database.document_of(3), (ChunkDatabase::Document{1, 0}));
@@ -63,7 +63,7 @@ TEST_F(ChunkDatabaseTest, ReadsChunks) {
 
 TEST_F(ChunkDatabaseTest, NumbersCountModuloTheChunks) {
   const ChunkDatabase database = open(4);
-  const std::vector<int64_t> last = {101, 102, 103, kEod};
+  const std::vector<int64_t> last = {101, 102, 103, kChunkDatabaseEod};
   EXPECT_EQ(tokens(database, 3), last);
   EXPECT_EQ(tokens(database, -1), last);                // no neighbour
   EXPECT_EQ(tokens(database, 4), tokens(database, 0));  // what follows the last chunk

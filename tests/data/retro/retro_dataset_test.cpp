@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int64_t kEod = 99;
+constexpr int64_t kRetroDatasetEod = 99;
 
 // Samples 100 s + 0, 100 s + 1, ...: five tokens and one more, so chunks of 2, 2 (the last token is
 // a label).
@@ -53,7 +53,7 @@ class RetroDatasetTest : public testing::Test {
                                              .name = "a",
                                              .blocks = directory_.path() / "blocks"}});
     chunks_ = std::make_shared<const ChunkDatabase>(directory_.path(), ChunkPart::kTrain, 2,
-                                                    static_cast<int32_t>(kEod));
+                                                    static_cast<int32_t>(kRetroDatasetEod));
     // Of two samples' two chunks.
     const auto neighbors = directory_.path() / "query";
     std::filesystem::create_directories(neighbors);
@@ -78,27 +78,32 @@ class RetroDatasetTest : public testing::Test {
 };
 
 TEST_F(RetroDatasetTest, NeighboursFollowTheText) {
-  const RetroDataset dataset = open({.num_neighbors = 2, .num_retrieved_chunks = 2, .eod = kEod});
+  const RetroDataset dataset =
+      open({.num_neighbors = 2, .num_retrieved_chunks = 2, .eod = kRetroDatasetEod});
   EXPECT_EQ(dataset.sample_size(), 5 + 2 * 2 * 4);
-  EXPECT_THAT(read(dataset, 0), ElementsAre(100, 101, 102, 103, 104,  //
-                                            1, 2, 3, 4,               // 0 and 1
-                                            3, 4, 5, kEod,            // 1 and 2
-                                            3, 4, 5, kEod,            //
-                                            5, kEod, 1, 2));          // none: the last, the first
-  EXPECT_THAT(read(dataset, 1), ElementsAre(200, 201, 202, 203, 204,  //
-                                            5, kEod, 1, 2,            // 2: the first follows
-                                            1, 2, 3, 4,               //
-                                            5, kEod, 1, 2, 5, kEod, 1, 2));
+  EXPECT_THAT(read(dataset, 0),
+              ElementsAre(100, 101, 102, 103, 104,                      //
+                          1, 2, 3, 4,                                   // 0 and 1
+                          3, 4, 5, kRetroDatasetEod,                    // 1 and 2
+                          3, 4, 5, kRetroDatasetEod,                    //
+                          5, kRetroDatasetEod, 1, 2));                  // none: the last, the first
+  EXPECT_THAT(read(dataset, 1), ElementsAre(200, 201, 202, 203, 204,    //
+                                            5, kRetroDatasetEod, 1, 2,  // 2: the first follows
+                                            1, 2, 3, 4,                 //
+                                            5, kRetroDatasetEod, 1, 2, 5, kRetroDatasetEod, 1, 2));
 }
 
 TEST_F(RetroDatasetTest, FewerNeighboursThanSavedAndNoneAreEnds) {
-  const RetroDataset one = open({.num_neighbors = 1, .num_retrieved_chunks = 1, .eod = kEod});
-  EXPECT_THAT(read(one, 1), ElementsAre(200, 201, 202, 203, 204, 5, kEod, 5, kEod));
+  const RetroDataset one =
+      open({.num_neighbors = 1, .num_retrieved_chunks = 1, .eod = kRetroDatasetEod});
+  EXPECT_THAT(read(one, 1),
+              ElementsAre(200, 201, 202, 203, 204, 5, kRetroDatasetEod, 5, kRetroDatasetEod));
   const RetroDataset ends = open({.num_neighbors = 1,
                                   .num_retrieved_chunks = 1,
                                   .missing = MissingNeighbor::kEndOfDocument,
-                                  .eod = kEod});
-  EXPECT_THAT(read(ends, 1), ElementsAre(200, 201, 202, 203, 204, 5, kEod, kEod, kEod));
+                                  .eod = kRetroDatasetEod});
+  EXPECT_THAT(read(ends, 1), ElementsAre(200, 201, 202, 203, 204, 5, kRetroDatasetEod,
+                                         kRetroDatasetEod, kRetroDatasetEod));
 }
 
 TEST_F(RetroDatasetTest, NeighboursBelongToTheSamples) {

@@ -40,7 +40,7 @@ class RetroSamplesTest : public testing::Test {
   NullTokenizer tokenizer_{2000};
 };
 
-std::vector<int64_t> tokens(const SampleDataset& dataset, int64_t sample) {
+std::vector<int64_t> retro_samples_tokens(const SampleDataset& dataset, int64_t sample) {
   std::vector<int64_t> out(static_cast<size_t>(dataset.sample_size()));
   dataset.read(sample, out);
   return out;
@@ -53,7 +53,8 @@ TEST_F(RetroSamplesTest, AreThoseOfGpt) {
   EXPECT_FALSE(retro.of(Split::kValid));
   ASSERT_EQ(retro.train->dataset()->num_samples(), gpt.train->num_samples());
   for (int64_t k = 0; k < gpt.train->num_samples(); ++k) {
-    EXPECT_EQ(tokens(*retro.train->dataset(), k), tokens(*gpt.train, k));
+    EXPECT_EQ(retro_samples_tokens(*retro.train->dataset(), k),
+              retro_samples_tokens(*gpt.train, k));
   }
 }
 
@@ -68,7 +69,7 @@ TEST_F(RetroSamplesTest, KnowTheirDocuments) {
       numbers.push_back(document.number);
       dataset = document.dataset;
     }
-    const std::vector<int64_t> sample = tokens(*retro.train->dataset(), k);
+    const std::vector<int64_t> sample = retro_samples_tokens(*retro.train->dataset(), k);
     ASSERT_EQ(dataset, sample[0] < 1000 ? 0 : 1);
     if (dataset == 0) continue;
     std::set<int64_t> expected;

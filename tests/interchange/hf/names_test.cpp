@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::filesystem::path golden(const std::string& model) {
+std::filesystem::path names_golden(const std::string& model) {
   return std::filesystem::path(source_path("tests/golden/hf")) / model;
 }
 
@@ -52,9 +52,9 @@ class HfModelTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(HfModelTest, LoadsEveryTensorAndWritesTheSameBits) {
-  const HfModel model = read_hf_config(golden(GetParam()));
+  const HfModel model = read_hf_config(names_golden(GetParam()));
   const std::vector<TensorSpec> ours = model_tensors(model.transformer);
-  const std::map<std::string, Tensor> tensors = loaded(golden(GetParam()), model);
+  const std::map<std::string, Tensor> tensors = loaded(names_golden(GetParam()), model);
   ASSERT_EQ(tensors.size(), ours.size());
   for (const TensorSpec& spec : ours) {
     EXPECT_EQ(tensors.at(spec.name).shape(), spec.shape) << spec.name;
@@ -64,17 +64,17 @@ TEST_P(HfModelTest, LoadsEveryTensorAndWritesTheSameBits) {
   };
   save_hf_model(directory_.path(), model, ours, int64_t{1} << 30, source);
   EXPECT_TRUE(std::filesystem::exists(directory_.path() / "model.safetensors"));
-  expect_same_files(directory_.path(), golden(GetParam()));
+  expect_same_files(directory_.path(), names_golden(GetParam()));
 
   save_hf_model(directory_.path(), model, ours, 100'000, source);
   EXPECT_TRUE(std::filesystem::exists(directory_.path() / "model.safetensors.index.json"));
-  expect_same_files(directory_.path(), golden(GetParam()));
+  expect_same_files(directory_.path(), names_golden(GetParam()));
 
   const std::filesystem::path torch = directory_.path() / "torch";
   for (const int64_t max_shard_bytes : {int64_t{1} << 30, int64_t{100'000}}) {
     std::filesystem::create_directories(torch);
     save_hf_model(torch, model, ours, max_shard_bytes, source, WeightsFormat::kTorch);
-    expect_same_files(torch, golden(GetParam()));
+    expect_same_files(torch, names_golden(GetParam()));
     std::filesystem::remove_all(torch);
   }
   const HfModel again = read_hf_config(directory_.path());
@@ -83,11 +83,12 @@ TEST_P(HfModelTest, LoadsEveryTensorAndWritesTheSameBits) {
 }
 
 TEST_P(HfModelTest, PadsAndTrimsTheVocabulary) {
-  HfModel model = read_hf_config(golden(GetParam()));
-  const Tensor plain = loaded(golden(GetParam()), model).at("embedding.word_embeddings.weight");
+  HfModel model = read_hf_config(names_golden(GetParam()));
+  const Tensor plain =
+      loaded(names_golden(GetParam()), model).at("embedding.word_embeddings.weight");
   model.transformer.padded_vocab_size = 256;
   const std::vector<TensorSpec> ours = model_tensors(model.transformer);
-  const std::map<std::string, Tensor> tensors = loaded(golden(GetParam()), model);
+  const std::map<std::string, Tensor> tensors = loaded(names_golden(GetParam()), model);
   const Tensor& padded = tensors.at("embedding.word_embeddings.weight");
   ASSERT_EQ(padded.shape(), Shape({256, 48}));
   expect_identical(padded.slice(0, 131), plain);
@@ -96,7 +97,7 @@ TEST_P(HfModelTest, PadsAndTrimsTheVocabulary) {
                 [&](const TensorSpec& spec) -> FileElements {
                   return {tensors.at(spec.name).view(), tensors.at(spec.name)};
                 });
-  expect_same_files(directory_.path(), golden(GetParam()));
+  expect_same_files(directory_.path(), names_golden(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, HfModelTest,
@@ -110,8 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Models, HfModelTest,
 
 TEST(HfNamesTest, GradientsOfTheReferenceFollowTheSameTable) {
   // The same layout for every tensor of the model: gradients and updated weights load too.
-  const HfModel model = read_hf_config(golden("gpt2"));
-  const SafetensorsFile expected(golden("gpt2") / "expected.safetensors");
+  const HfModel model = read_hf_config(names_golden("gpt2"));
+  const SafetensorsFile expected(names_golden("gpt2") / "expected.safetensors");
   for (const MappedTensor& tensor :
        mapped(hf_names(model.family, model.transformer), model_tensors(model.transformer))) {
     for (const std::string& name : tensor.theirs) {
@@ -122,8 +123,8 @@ TEST(HfNamesTest, GradientsOfTheReferenceFollowTheSameTable) {
 }
 
 TEST(HfNamesTest, ReadsNamesWithoutPrefixAndSkipsBuffers) {
-  const HfModel model = read_hf_config(golden("gpt2"));
-  const SafetensorsFile file(golden("gpt2") / "model.safetensors");
+  const HfModel model = read_hf_config(names_golden("gpt2"));
+  const SafetensorsFile file(names_golden("gpt2") / "model.safetensors");
   const std::string prefix = "transformer.";
   const Tensor buffer = zeros({1, 1, 64, 64}, DType::kUInt8, {});
   std::vector<TensorSpec> specs = {{"h.0.attn.bias", DType::kUInt8, buffer.shape()}};
@@ -141,44 +142,45 @@ TEST(HfNamesTest, ReadsNamesWithoutPrefixAndSkipsBuffers) {
         return {
             file.at(spec.name == "lm_head.weight" ? "transformer.wte.weight" : prefix + spec.name)};
       });
-  const std::map<std::string, Tensor> want = loaded(golden("gpt2"), model);
+  const std::map<std::string, Tensor> want = loaded(names_golden("gpt2"), model);
   for (const auto& [name, tensor] : loaded(directory.path(), model)) {
     expect_identical(tensor, want.at(name), name);
   }
 }
 
 TEST(HfNamesTest, ReportsEverythingThatDoesNotFit) {
-  HfModel model = read_hf_config(golden("llama"));
+  HfModel model = read_hf_config(names_golden("llama"));
   model.transformer.num_layers = 4;
   model.transformer.untie_embeddings_and_output_weights = true;
-  EXPECT_THAT(message_of<FormatError>([&] { loaded(golden("llama"), model); }),
+  EXPECT_THAT(message_of<FormatError>([&] { loaded(names_golden("llama"), model); }),
               HasSubstr("missing: model.layers.3.self_attn.k_proj.weight (for "
                         "decoder.layers.3.self_attention.linear_qkv.weight)"));
   model.transformer.ffn_hidden_size = 96;
-  const std::string message = message_of<FormatError>([&] { loaded(golden("llama"), model); });
+  const std::string message =
+      message_of<FormatError>([&] { loaded(names_golden("llama"), model); });
   EXPECT_THAT(message, HasSubstr("shape: model.layers.0.mlp.up_proj.weight is [104, 48], expected "
                                  "[96, 48]"));
   EXPECT_THAT(message, HasSubstr("shape: model.layers.2.mlp.down_proj.weight is [48, 104], "
                                  "expected [48, 96]"));
 
-  model = read_hf_config(golden("llama"));
+  model = read_hf_config(names_golden("llama"));
   model.transformer.num_layers = 2;
-  EXPECT_THAT(message_of<FormatError>([&] { loaded(golden("llama"), model); }),
+  EXPECT_THAT(message_of<FormatError>([&] { loaded(names_golden("llama"), model); }),
               HasSubstr("unexpected: model.layers.2.input_layernorm.weight [48]"));
-  model = read_hf_config(golden("llama"));
+  model = read_hf_config(names_golden("llama"));
   model.vocab_size = 132;
   model.transformer.padded_vocab_size = 132;
-  EXPECT_THAT(message_of<FormatError>([&] { loaded(golden("llama"), model); }),
+  EXPECT_THAT(message_of<FormatError>([&] { loaded(names_golden("llama"), model); }),
               HasSubstr("model.embed_tokens.weight is [131, 48], expected [132, 48]"));
   model.transformer.padded_vocab_size = 100;
-  EXPECT_THAT(message_of<FormatError>([&] { loaded(golden("llama"), model); }),
+  EXPECT_THAT(message_of<FormatError>([&] { loaded(names_golden("llama"), model); }),
               HasSubstr("expected 132 rows"));
 }
 
 TEST(HfNamesTest, RefusesOptionsOfOursWithoutAPlace) {
-  HfModel model = read_hf_config(golden("llama"));
+  HfModel model = read_hf_config(names_golden("llama"));
   model.transformer.qk_layernorm = true;
-  EXPECT_THAT(message_of<Unsupported>([&] { loaded(golden("llama"), model); }),
+  EXPECT_THAT(message_of<Unsupported>([&] { loaded(names_golden("llama"), model); }),
               HasSubstr("decoder.layers.0.self_attention.q_layernorm.weight"));
 }
 

@@ -21,7 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-fs::path golden(const std::string& name) { return source_path("tests/golden/torch_dist/" + name); }
+fs::path dist_buckets_golden(const std::string& name) {
+  return source_path("tests/golden/torch_dist/" + name);
+}
 
 struct Golden {
   const char* name;
@@ -31,7 +33,7 @@ struct Golden {
 
 class DistBucketsTest : public testing::TestWithParam<Golden> {
  protected:
-  fs::path folder() const { return golden(GetParam().name); }
+  fs::path folder() const { return dist_buckets_golden(GetParam().name); }
   fs::path directory() const { return folder() / GetParam().iteration; }
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, DistBucketsTest,
@@ -76,7 +78,7 @@ TEST_P(DistBucketsTest, MainParametersRoundToTheWeights) {
 // What does not agree with the model's parameters is left out, and said.
 class DamagedBucketsTest : public testing::Test {
  protected:
-  DamagedBucketsTest() { fs::copy(golden("buckets/iter_0000010"), directory_); }
+  DamagedBucketsTest() { fs::copy(dist_buckets_golden("buckets/iter_0000010"), directory_); }
 
   // Replaces bytes of a file by as many.
   void replace(const char* file, const std::string& from, const std::string& to) const {

@@ -24,17 +24,19 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-fs::path golden(const std::string& name) { return source_path("tests/golden/torch_dist/" + name); }
+fs::path dist_reader_golden(const std::string& name) {
+  return source_path("tests/golden/torch_dist/" + name);
+}
 
 class DistModelTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Models, DistModelTest, testing::Values("gpt", "llama"));
 
 TEST_P(DistModelTest, LogitsAreThoseOfMegatronCore) {
-  const CheckpointSource source = find_source(golden(GetParam()), 0, true);
+  const CheckpointSource source = find_source(dist_reader_golden(GetParam()), 0, true);
   EXPECT_EQ(source.format(), CheckpointFormat::kMegatron);
   EXPECT_EQ(source.kind(), ModelKind::kGpt);
   const CheckpointContents& contents = source.contents();
-  const SafetensorsFile expected(golden(GetParam()) / "expected.safetensors");
+  const SafetensorsFile expected(dist_reader_golden(GetParam()) / "expected.safetensors");
   const Tensor want = copy_of(expected.at("logits"));  // [b, s, v]
   const Tensor got =
       stored_logits(contents, config_of(source, contents), copy_of(expected.at("tokens")));
@@ -51,9 +53,9 @@ TEST_P(DistModelTest, LogitsAreThoseOfMegatronCore) {
 }
 
 TEST_P(DistModelTest, WeightsAreThoseOfMegatronCore) {
-  const CheckpointSource source = find_source(golden(GetParam()), 0, true);
+  const CheckpointSource source = find_source(dist_reader_golden(GetParam()), 0, true);
   const StoredSection& weights = source.contents().sections.at(kWeightsSection);
-  const SafetensorsFile expected(golden(GetParam()) / "expected.safetensors");
+  const SafetensorsFile expected(dist_reader_golden(GetParam()) / "expected.safetensors");
   size_t found = 0;
   for (const FileTensor& tensor : expected.tensors()) {
     const auto name = find_megatron_name(ModelKind::kGpt, tensor.spec.name);
@@ -67,7 +69,8 @@ TEST_P(DistModelTest, WeightsAreThoseOfMegatronCore) {
 }
 
 TEST_P(DistModelTest, MainParametersAreTheWeightsBeforeRounding) {
-  const CheckpointContents contents = find_source(golden(GetParam()), 0, true).contents();
+  const CheckpointContents contents =
+      find_source(dist_reader_golden(GetParam()), 0, true).contents();
   for (const auto& [name, stored] : contents.sections.at(kWeightsSection)) {
     const Tensor main = read_whole(contents.sections.at(kMainParamSection).at(name));
     EXPECT_EQ(main.dtype(), DType::kFloat32);
@@ -81,14 +84,14 @@ TEST_P(DistModelTest, MainParametersAreTheWeightsBeforeRounding) {
 }
 
 TEST(DistReaderTest, ReadsProgressAndSchedule) {
-  const CheckpointContents gpt = find_source(golden("gpt"), 0, true).contents();
+  const CheckpointContents gpt = find_source(dist_reader_golden("gpt"), 0, true).contents();
   EXPECT_EQ(gpt.iteration, 10);
   EXPECT_EQ(gpt.consumed_train_samples, 80);
   EXPECT_EQ(gpt.scalars.at("optimizer").at("step"), ArgValue(int64_t{10}));
   EXPECT_EQ(gpt.scalars.at("opt_param_scheduler").at("num_steps"), ArgValue(int64_t{80}));
   EXPECT_EQ(gpt.scalars.at("progress").at("floating_point_operations"), ArgValue(123456789.0));
   EXPECT_EQ(gpt.scalars.at("rng").at("seed"), ArgValue(int64_t{1234}));
-  const CheckpointContents llama = find_source(golden("llama"), 0, true).contents();
+  const CheckpointContents llama = find_source(dist_reader_golden("llama"), 0, true).contents();
   EXPECT_EQ(llama.iteration, 2);
   EXPECT_EQ(llama.scalars.at("optimizer").at("step"), ArgValue(int64_t{2}));
   EXPECT_EQ(llama.args.at("num_query_groups"), ArgValue(int64_t{2}));
@@ -97,7 +100,7 @@ TEST(DistReaderTest, ReadsProgressAndSchedule) {
 // A checkpoint to damage.
 class DamagedDistTest : public testing::Test {
  protected:
-  DamagedDistTest() { fs::copy(golden("gpt/iter_0000010"), directory_); }
+  DamagedDistTest() { fs::copy(dist_reader_golden("gpt/iter_0000010"), directory_); }
 
   fs::path file(const char* name) const { return directory_ / name; }
   void write(const char* name, const std::string& text) const {

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-CheckpointContents golden(const std::string& name) {
+CheckpointContents dist_writer_golden(const std::string& name) {
   return open_megatron_checkpoint(source_path("tests/golden/torch_dist/" + name));
 }
 
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DistWriterTest,
 
 TEST_P(DistWriterTest, IsReadAgain) {
   const TemporaryDirectory directory;
-  CheckpointContents want = golden(GetParam());
+  CheckpointContents want = dist_writer_golden(GetParam());
   want.scalars["tokenizer"] = {{"type", std::string("GPT2BPETokenizer")},
                                {"vocab_size", int64_t{502}}};
   want.scalars["optimizer"]["group_steps"] = std::vector<int64_t>{2, 3};
@@ -57,7 +57,7 @@ TEST_P(DistWriterTest, IsReadAgain) {
 // Each rank writes its part: here every other tensor, and halves of embeddings.
 TEST_P(DistWriterTest, RanksWriteTheirParts) {
   const TemporaryDirectory directory;
-  const CheckpointContents want = golden(GetParam());
+  const CheckpointContents want = dist_writer_golden(GetParam());
   constexpr int kRanks = 3;
   comm::run_ranks(kRanks, [&](const comm::Group& world) {
     CheckpointContents own = want;
@@ -83,7 +83,7 @@ TEST_P(DistWriterTest, RanksWriteTheirParts) {
 
 TEST(DistWriterErrors, NamesWhatHasNoPlace) {
   const TemporaryDirectory directory;
-  CheckpointContents contents = golden("gpt/iter_0000010");
+  CheckpointContents contents = dist_writer_golden("gpt/iter_0000010");
   contents.sections["momentum_buffer"] = contents.sections.at("exp_avg");
   EXPECT_THAT(dist_problems(contents),
               testing::ElementsAre(HasSubstr("torch_dist has no place for momentum_buffer; use")));
@@ -101,7 +101,7 @@ TEST(DistWriterErrors, NamesWhatHasNoPlace) {
 
 TEST(DistWriterErrors, LeavesNothingOfACheckpointThatFails) {
   const TemporaryDirectory directory;
-  CheckpointContents contents = golden("gpt/iter_0000010");
+  CheckpointContents contents = dist_writer_golden("gpt/iter_0000010");
   StoredTensor& tensor = contents.sections.at("exp_avg").begin()->second;
   tensor.pieces[0].read = []() -> FileElements { throw IoError("the disk is full"); };
   EXPECT_THROW(save_dist_checkpoint(directory.path(), contents, {}, {}), IoError);

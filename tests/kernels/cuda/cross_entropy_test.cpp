@@ -10,8 +10,8 @@ namespace {
 using CrossEntropyCudaTest = CudaDtypeTest;
 
 // [s, b, v]
-const Shape kShapes[] = {{0, 2, 8},     {1, 1, 1},     {3, 2, 3},     {4, 3, 127},
-                         {5, 1, 1'025}, {3, 2, 4'096}, {2, 2, 8'200}, {17, 3, 50'304}};
+const Shape kCrossEntropyShapes[] = {{0, 2, 8},     {1, 1, 1},     {3, 2, 3},     {4, 3, 127},
+                                     {5, 1, 1'025}, {3, 2, 4'096}, {2, 2, 8'200}, {17, 3, 50'304}};
 
 // The last columns pad the vocabulary.
 int64_t padding_of(int64_t columns) { return columns / 3; }
@@ -24,7 +24,7 @@ Tensor labels_for(const Shape& logits, int64_t bound) {
 }
 
 TEST_P(CrossEntropyCudaTest, StatisticsAndLosses) {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kCrossEntropyShapes) {
     const int64_t s = shape[0], b = shape[1], v = shape[2];
     const Tensor logits = random_normal(shape, {.seed = 1, .stddev = 4, .dtype = GetParam()});
     for (const float smoothing : {0.0f, 0.1f}) {
@@ -55,7 +55,7 @@ TEST_P(CrossEntropyCudaTest, StatisticsAndLosses) {
 }
 
 TEST_P(CrossEntropyCudaTest, StatisticsOfEachKind) {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kCrossEntropyShapes) {
     const int64_t v = shape[2];
     expect_twins(
         {zeros(shape.with(2, kernels::kNumCrossEntropyStatistics), DType::kFloat32, Stream{}),
@@ -84,7 +84,7 @@ TEST_P(CrossEntropyCudaTest, LossesFromTheStatisticsOfManyRanks) {
 }
 
 TEST_P(CrossEntropyCudaTest, BackwardOutOfPlaceAndInPlace) {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kCrossEntropyShapes) {
     const int64_t s = shape[0], b = shape[1], v = shape[2];
     const Tensor logits = random_normal(shape, {.seed = 1, .stddev = 2, .dtype = GetParam()});
     // Large gradients of the losses, so that small probabilities count.

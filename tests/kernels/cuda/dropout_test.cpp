@@ -9,8 +9,8 @@ namespace {
 
 using DropoutCudaTest = CudaDtypeTest;
 
-const Shape kShapes[] = {{0, 2, 8}, {1, 1, 1},     {3, 2, 3},      {5, 3, 127},
-                         {7, 1, 8}, {4, 2, 1'025}, {33, 3, 4'096}, {2, 1, 2'056}};
+const Shape kDropoutShapes[] = {{0, 2, 8}, {1, 1, 1},     {3, 2, 3},      {5, 3, 127},
+                                {7, 1, 8}, {4, 2, 1'025}, {33, 3, 4'096}, {2, 1, 2'056}};
 
 // Masks and sums are those of the CPU to the bit.
 const Tolerance kExact{};
@@ -21,7 +21,7 @@ TEST_P(DropoutCudaTest, HasTheBitsOfTheCpu) {
       {.key = 0x0123456789ABCDEFu, .first_sample = 5, .probability = 0.1f},
       {.key = 3, .probability = 0.5f, .first_row = 4, .gap_at = 2, .gap = 100},
       {.key = 17, .first_sample = (int64_t{1} << 33) + 1, .probability = 0.9f, .first_row = 1'000}};
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kDropoutShapes) {
     const Tensor x = random_normal(shape, {.seed = 1, .dtype = GetParam()});
     const Tensor bias = random_normal({shape[2]}, {.seed = 2, .dtype = GetParam()});
     for (const DType stream_dtype : {GetParam(), DType::kFloat32}) {

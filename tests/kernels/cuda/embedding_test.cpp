@@ -11,7 +11,7 @@ namespace {
 using EmbeddingCudaTest = CudaDtypeTest;
 
 // Sums are made in the CPU's order: the same bits.
-const Tolerance kExact{};
+const Tolerance kEmbeddingExact{};
 
 Tensor sorted_order(const Tensor& ids) {
   const auto all = ids.span<int64_t>();
@@ -56,14 +56,15 @@ TEST_P(EmbeddingCudaTest, Forward) {
     const Tensor y = zeros({c.length, c.batch, c.cols}, GetParam(), Stream{});
     for (const bool has_position : {false, true}) {
       for (const int64_t misaligned_by : {0, 1}) {
-        expect_twins({y, table, ids, position, position_ids},
-                     [&](std::vector<Tensor>& t, Stream stream) {
-                       kernels::embedding_forward(
-                           t[0].view(), t[1].view(), t[2].view(), c.first_row,
-                           has_position ? ConstView(t[3].view()) : ConstView{},
-                           has_position ? ConstView(t[4].view()) : ConstView{}, stream);
-                     },
-                     {.tolerance = kExact, .misaligned_by = misaligned_by, .what = c.str()});
+        expect_twins(
+            {y, table, ids, position, position_ids},
+            [&](std::vector<Tensor>& t, Stream stream) {
+              kernels::embedding_forward(t[0].view(), t[1].view(), t[2].view(), c.first_row,
+                                         has_position ? ConstView(t[3].view()) : ConstView{},
+                                         has_position ? ConstView(t[4].view()) : ConstView{},
+                                         stream);
+            },
+            {.tolerance = kEmbeddingExact, .misaligned_by = misaligned_by, .what = c.str()});
       }
     }
   }
@@ -81,7 +82,7 @@ TEST_P(EmbeddingCudaTest, Backward) {
                        kernels::embedding_backward(t[0].view(), t[1].view(), t[2].view(),
                                                    t[3].view(), c.first_row, stream);
                      },
-                     {.tolerance = kExact,
+                     {.tolerance = kEmbeddingExact,
                       .misaligned_by = misaligned_by,
                       .what = c.str() + " gradient " + std::string(name_of(dtype))});
       }

@@ -10,13 +10,13 @@ namespace {
 enum class Kind { kLayerNorm, kRmsNorm };
 
 // Rows in no registers at all (not whole packs), a warp's, several warps', a block's, and beyond.
-const Shape kShapes[] = {{0, 8},      {1, 1},       {5, 3},      {9, 127},       {700, 1'025},
-                         {3, 8},      {1'001, 256}, {130, 512},  {4'099, 1'024}, {70, 2'048},
-                         {33, 2'056}, {600, 4'096}, {21, 8'192}, {300, 12'288},  {3, 16'392},
-                         {3, 32'768}, {2, 40'000}};
+const Shape kNormShapes[] = {{0, 8},      {1, 1},       {5, 3},      {9, 127},       {700, 1'025},
+                             {3, 8},      {1'001, 256}, {130, 512},  {4'099, 1'024}, {70, 2'048},
+                             {33, 2'056}, {600, 4'096}, {21, 8'192}, {300, 12'288},  {3, 16'392},
+                             {3, 32'768}, {2, 40'000}};
 
 // Sums over a row or over all rows, then rounded to `dtype`.
-Tolerance tolerance_for(DType dtype, const Shape& shape) {
+Tolerance norm_tolerance_for(DType dtype, const Shape& shape) {
   const Tolerance sums = Tolerance{.relative = 1e-5, .absolute = 1e-5}.for_terms(
       std::max<int64_t>({shape[0], shape[1], 1}));
   const Tolerance rounding = tolerance_of(dtype);
@@ -50,7 +50,7 @@ class NormCudaTest : public CudaDtypeTest {
                                                  offset, 1e-5f, stream);
                      }
                    },
-                   {.tolerance = tolerance_for(coarse, shape),
+                   {.tolerance = norm_tolerance_for(coarse, shape),
                     .misaligned_by = misaligned_by,
                     .what = what(kind, shape, other)});
     }
@@ -92,7 +92,7 @@ class NormCudaTest : public CudaDtypeTest {
                                                 stream);
                    }
                  },
-                 {.tolerance = tolerance_for(coarse, shape),
+                 {.tolerance = norm_tolerance_for(coarse, shape),
                   .misaligned_by = options.misaligned_by,
                   .what = what(kind, shape, other) + " beta " + std::to_string(options.beta)});
   }
@@ -105,25 +105,25 @@ class NormCudaTest : public CudaDtypeTest {
 };
 
 TEST_P(NormCudaTest, LayerNormForward) {
-  for (const Shape& shape : kShapes) check_forward(Kind::kLayerNorm, shape, GetParam(), 0);
+  for (const Shape& shape : kNormShapes) check_forward(Kind::kLayerNorm, shape, GetParam(), 0);
   check_forward(Kind::kLayerNorm, {37, 1'024}, GetParam(), 1);
   check_forward(Kind::kLayerNorm, {37, 1'024}, DType::kBFloat16, 0);
   check_forward(Kind::kLayerNorm, {37, 4'096}, DType::kFloat32, 0);
 }
 
 TEST_P(NormCudaTest, RmsNormForward) {
-  for (const Shape& shape : kShapes) check_forward(Kind::kRmsNorm, shape, GetParam(), 0);
+  for (const Shape& shape : kNormShapes) check_forward(Kind::kRmsNorm, shape, GetParam(), 0);
   check_forward(Kind::kRmsNorm, {37, 1'024}, GetParam(), 1);
   check_forward(Kind::kRmsNorm, {37, 1'024}, DType::kBFloat16, 0);
   check_forward(Kind::kRmsNorm, {37, 4'096}, DType::kFloat32, 0);
 }
 
 TEST_P(NormCudaTest, LayerNormBackward) {
-  for (const Shape& shape : kShapes) check_backward(Kind::kLayerNorm, shape, GetParam(), {});
+  for (const Shape& shape : kNormShapes) check_backward(Kind::kLayerNorm, shape, GetParam(), {});
 }
 
 TEST_P(NormCudaTest, RmsNormBackward) {
-  for (const Shape& shape : kShapes) check_backward(Kind::kRmsNorm, shape, GetParam(), {});
+  for (const Shape& shape : kNormShapes) check_backward(Kind::kRmsNorm, shape, GetParam(), {});
 }
 
 TEST_P(NormCudaTest, BackwardOfMixedDtypesAndOfSomeOutputs) {
@@ -149,7 +149,7 @@ TEST_P(NormCudaTest, InPlace) {
                  kernels::layer_norm_forward(t[0].view(), t[1].view(), t[2].view(), t[0].view(),
                                              t[3].view(), t[4].view(), 0, 1e-5f, stream);
                },
-               {.tolerance = tolerance_for(GetParam(), shape), .what = "forward, y is x"});
+               {.tolerance = norm_tolerance_for(GetParam(), shape), .what = "forward, y is x"});
   const Tensor dy = random_normal(shape, {.seed = 4, .dtype = GetParam()});
   for (const size_t dx : {size_t{0}, size_t{1}}) {
     expect_twins({dy, x, row, row, w},
@@ -158,7 +158,7 @@ TEST_P(NormCudaTest, InPlace) {
                                                 t[0].view(), t[1].view(), t[2].view(), t[3].view(),
                                                 t[4].view(), 0, 0, TensorView{}, stream);
                  },
-                 {.tolerance = tolerance_for(GetParam(), shape),
+                 {.tolerance = norm_tolerance_for(GetParam(), shape),
                   .what = dx == 0 ? "backward, dx is dy" : "backward, dx is x"});
   }
 }

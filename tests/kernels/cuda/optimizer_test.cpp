@@ -9,14 +9,14 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kSize = 200'003;
+constexpr int64_t kOptimizerSize = 200'003;
 
 using OptimizerCudaTest = CudaDtypeTest;
 class MainParamCudaTest : public CudaTest {};
 
 // Ranges that begin inside vectors, span chunks, and hold one element; three groups. Both tables.
 std::vector<Tensor> tables() {
-  const std::vector<int64_t> ends = {5, 6, 1'024, 70'001, 131'072, kSize};
+  const std::vector<int64_t> ends = {5, 6, 1'024, 70'001, 131'072, kOptimizerSize};
   const std::vector<int32_t> groups = {0, 2, 1, 0, 2, 1};
   return {tensor_of(ends, {6}), tensor_of(groups, {6})};
 }
@@ -30,7 +30,7 @@ Tensor squares(const Shape& shape, uint64_t seed) {
 }
 
 // The decision of a step that updates.
-Tensor decision(double grad_scale) {
+Tensor optimizer_decision(double grad_scale) {
   Tensor state({kernels::kStepStateBytes}, DType::kUInt8, Stream{});
   const kernels::StepState numbers{.grad_scale = grad_scale};
   std::memcpy(state.view().data, &numbers, sizeof numbers);
@@ -38,7 +38,7 @@ Tensor decision(double grad_scale) {
 }
 
 // Both devices round a few operations; products may be fused with sums on one of them only.
-constexpr Tolerance kUpdateTolerance{.relative = 1e-5, .absolute = 1e-6};
+constexpr Tolerance kOptimizerUpdateTolerance{.relative = 1e-5, .absolute = 1e-6};
 
 TEST_P(OptimizerCudaTest, Adam) {
   const std::vector<kernels::AdamNumbers> numbers = {
@@ -48,18 +48,19 @@ TEST_P(OptimizerCudaTest, Adam) {
   for (const bool has_copy : {true, false}) {
     for (const int64_t misaligned_by : {0, 1}) {
       std::vector<Tensor> t = tables();
-      t.push_back(has_copy ? zeros({kSize}, GetParam(), Stream{}) : Tensor());
-      t.push_back(random_normal({kSize}, {.seed = 1}));
-      t.push_back(random_normal({kSize}, {.seed = 2}));
-      t.push_back(squares({kSize}, 3));
-      t.push_back(random_normal({kSize}, {.seed = 4, .dtype = GetParam()}));
-      const Tolerance tolerance =
-          has_copy && GetParam() != DType::kFloat32 ? tolerance_of(GetParam()) : kUpdateTolerance;
+      t.push_back(has_copy ? zeros({kOptimizerSize}, GetParam(), Stream{}) : Tensor());
+      t.push_back(random_normal({kOptimizerSize}, {.seed = 1}));
+      t.push_back(random_normal({kOptimizerSize}, {.seed = 2}));
+      t.push_back(squares({kOptimizerSize}, 3));
+      t.push_back(random_normal({kOptimizerSize}, {.seed = 4, .dtype = GetParam()}));
+      const Tolerance tolerance = has_copy && GetParam() != DType::kFloat32
+                                      ? tolerance_of(GetParam())
+                                      : kOptimizerUpdateTolerance;
       expect_twins(t,
                    [&](std::vector<Tensor>& x, Stream stream) {
                      kernels::adam(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
                                    x[4].view(), x[5].view(), x[6].view(), ranges_in(x), numbers,
-                                   decision(0.37).to(stream).view(), stream);
+                                   optimizer_decision(0.37).to(stream).view(), stream);
                    },
                    {.tolerance = tolerance, .misaligned_by = misaligned_by});
     }
@@ -75,16 +76,17 @@ TEST_P(OptimizerCudaTest, AdamWithMomentsOfAllTypes) {
       {.lr = 0.0}};
   for (const int64_t misaligned_by : {0, 1}) {
     std::vector<Tensor> t = tables();
-    t.push_back(random_normal({kSize}, {.seed = 1}));
-    t.push_back(random_normal({kSize}, {.seed = 2, .dtype = GetParam()}));
-    t.push_back(cast(squares({kSize}, 3), GetParam()));
-    t.push_back(random_normal({kSize}, {.seed = 4, .dtype = DType::kBFloat16}));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 1}));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 2, .dtype = GetParam()}));
+    t.push_back(cast(squares({kOptimizerSize}, 3), GetParam()));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 4, .dtype = DType::kBFloat16}));
     const Tolerance tolerance =
-        GetParam() == DType::kFloat32 ? kUpdateTolerance : tolerance_of(GetParam());
+        GetParam() == DType::kFloat32 ? kOptimizerUpdateTolerance : tolerance_of(GetParam());
     expect_twins(t,
                  [&](std::vector<Tensor>& x, Stream stream) {
                    kernels::adam({}, x[2].view(), x[3].view(), x[4].view(), x[5].view(),
-                                 ranges_in(x), numbers, decision(0.37).to(stream).view(), stream);
+                                 ranges_in(x), numbers, optimizer_decision(0.37).to(stream).view(),
+                                 stream);
                  },
                  {.tolerance = tolerance, .misaligned_by = misaligned_by});
   }
@@ -94,23 +96,23 @@ TEST_P(OptimizerCudaTest, AdamWithMomentsOfAllTypes) {
 // rounds otherwise, so that parameters and remainders agree bit for bit.
 TEST_F(MainParamCudaTest, RemaindersFollowTheCpu) {
   const std::vector<kernels::SgdNumbers> numbers = {{.lr = 1.0}, {.lr = 0.0}, {.lr = 0.5}};
-  Tensor bits({kSize}, DType::kInt16, Stream{});
-  for (int64_t i = 0; i < kSize; ++i) {
+  Tensor bits({kOptimizerSize}, DType::kInt16, Stream{});
+  for (int64_t i = 0; i < kOptimizerSize; ++i) {
     bits.span<int16_t>()[static_cast<size_t>(i)] = static_cast<int16_t>(i * 7 - 32768);
   }
   for (const int64_t misaligned_by : {0, 1}) {
     std::vector<Tensor> t = tables();
-    t.push_back(random_normal({kSize}, {.seed = 1, .dtype = DType::kBFloat16}));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 1, .dtype = DType::kBFloat16}));
     t.push_back(bits);
-    t.push_back(zeros({kSize}, DType::kFloat32, Stream{}));
-    t.push_back(random_normal({kSize}, {.seed = 4, .stddev = 1e-3f}));
-    t.push_back(zeros({kSize}, DType::kFloat32, Stream{}));
-    t.push_back(zeros({kSize}, DType::kInt16, Stream{}));
+    t.push_back(zeros({kOptimizerSize}, DType::kFloat32, Stream{}));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 4, .stddev = 1e-3f}));
+    t.push_back(zeros({kOptimizerSize}, DType::kFloat32, Stream{}));
+    t.push_back(zeros({kOptimizerSize}, DType::kInt16, Stream{}));
     expect_twins(
         t,
         [&](std::vector<Tensor>& x, Stream stream) {
           kernels::sgd_momentum(x[2].view(), x[3].view(), x[4].view(), x[5].view(), ranges_in(x),
-                                numbers, decision(1.0).to(stream).view(), stream);
+                                numbers, optimizer_decision(1.0).to(stream).view(), stream);
           kernels::join_main_params(x[6].view(), x[2].view(), x[3].view(), stream);
           kernels::split_main_params(x[7].view(), x[6].view(), x[2].view(), stream);
         },
@@ -122,8 +124,9 @@ TEST_F(MainParamCudaTest, CodesOfMomentsFollowTheCpu) {
   for (const bool is_second : {false, true}) {
     const kernels::MomentCode code = {.scale = 0x1p15f, .is_root = is_second};
     for (const int64_t misaligned_by : {0, 1}) {
-      std::vector<Tensor> t = {squares({kSize}, 1), zeros({kSize}, DType::kFloat16, Stream{}),
-                               zeros({kSize}, DType::kFloat32, Stream{})};
+      std::vector<Tensor> t = {squares({kOptimizerSize}, 1),
+                               zeros({kOptimizerSize}, DType::kFloat16, Stream{}),
+                               zeros({kOptimizerSize}, DType::kFloat32, Stream{})};
       expect_twins(
           t,
           [&](std::vector<Tensor>& x, Stream stream) {
@@ -151,8 +154,9 @@ struct Fp8Moment {
 
 TEST_F(MainParamCudaTest, CodesOfMomentsInFp8FollowTheCpu) {
   for (const bool is_second : {false, true}) {
-    std::vector<Tensor> t = {is_second ? squares({kSize}, 1) : random_normal({kSize}, {.seed = 1}),
-                             zeros({kSize}, DType::kFloat32, Stream{})};
+    std::vector<Tensor> t = {
+        is_second ? squares({kOptimizerSize}, 1) : random_normal({kOptimizerSize}, {.seed = 1}),
+        zeros({kOptimizerSize}, DType::kFloat32, Stream{})};
     expect_twins(t,
                  [&](std::vector<Tensor>& x, Stream stream) {
                    Fp8Moment codes(x[0], is_second, stream);
@@ -169,12 +173,13 @@ TEST_F(MainParamCudaTest, AdamWithMomentsInFp8FollowsTheCpu) {
       {.lr = 1e-2, .weight_decay = 0.1, .fp16_scale = 4.0, .rounding_seed = 5},
       {.lr = 3e-2, .beta1 = 0.8, .eps = 1e-6, .fp16_scale = 4.0, .rounding_seed = 5}};
   for (const DType other : {DType::kFloat8E4M3, DType::kFloat16, DType::kFloat32}) {
-    std::vector<Tensor> t = {tensor_of<int64_t>({64 * 9, kSize}, {2}),
-                             tensor_of<int32_t>({1, 0}, {2}),
-                             random_normal({kSize}, {.seed = 1}),
-                             random_normal({kSize}, {.seed = 2}),
-                             squares({kSize}, 3),
-                             random_normal({kSize}, {.seed = 4, .dtype = DType::kBFloat16})};
+    std::vector<Tensor> t = {
+        tensor_of<int64_t>({64 * 9, kOptimizerSize}, {2}),
+        tensor_of<int32_t>({1, 0}, {2}),
+        random_normal({kOptimizerSize}, {.seed = 1}),
+        random_normal({kOptimizerSize}, {.seed = 2}),
+        squares({kOptimizerSize}, 3),
+        random_normal({kOptimizerSize}, {.seed = 4, .dtype = DType::kBFloat16})};
     // Moments are of the size 1: the last code below 2^-6 of a block's largest is 2^-9 / 224 of it.
     expect_twins(t,
                  [&](std::vector<Tensor>& x, Stream stream) {
@@ -190,7 +195,7 @@ TEST_F(MainParamCudaTest, AdamWithMomentsInFp8FollowsTheCpu) {
                    const Tensor keys = tensor_of<int32_t>({11, -3}, {2}).to(stream);
                    ranges.keys = keys.view();
                    kernels::adam({}, x[2].view(), first, v.moment(), x[5].view(), ranges, numbers,
-                                 decision(0.37).to(stream).view(), stream);
+                                 optimizer_decision(0.37).to(stream).view(), stream);
                    if (other == DType::kFloat32) {
                      copy_into(x[3], wide_m);
                    } else {
@@ -206,32 +211,33 @@ TEST_P(OptimizerCudaTest, SgdWithMomentum) {
   const std::vector<kernels::SgdNumbers> numbers = {
       {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1}, {.lr = 0.1}, {.momentum = 0.5}};
   std::vector<Tensor> t = tables();
-  t.push_back(GetParam() == DType::kFloat32 ? Tensor() : zeros({kSize}, GetParam(), Stream{}));
-  t.push_back(random_normal({kSize}, {.seed = 1}));
-  t.push_back(random_normal({kSize}, {.seed = 2}));
-  t.push_back(random_normal({kSize}, {.seed = 3, .dtype = GetParam()}));
+  t.push_back(GetParam() == DType::kFloat32 ? Tensor()
+                                            : zeros({kOptimizerSize}, GetParam(), Stream{}));
+  t.push_back(random_normal({kOptimizerSize}, {.seed = 1}));
+  t.push_back(random_normal({kOptimizerSize}, {.seed = 2}));
+  t.push_back(random_normal({kOptimizerSize}, {.seed = 3, .dtype = GetParam()}));
   const Tolerance tolerance =
-      GetParam() == DType::kFloat32 ? kUpdateTolerance : tolerance_of(GetParam());
+      GetParam() == DType::kFloat32 ? kOptimizerUpdateTolerance : tolerance_of(GetParam());
   expect_twins(t,
                [&](std::vector<Tensor>& x, Stream stream) {
                  kernels::sgd_momentum(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
                                        x[4].view(), x[5].view(), ranges_in(x), numbers,
-                                       decision(0.37).to(stream).view(), stream);
+                                       optimizer_decision(0.37).to(stream).view(), stream);
                },
                {.tolerance = tolerance});
 }
 
 TEST_P(OptimizerCudaTest, SquaresAndZeros) {
   for (const int64_t misaligned_by : {0, 1}) {
-    Tensor values = random_normal({kSize}, {.seed = 5});
+    Tensor values = random_normal({kOptimizerSize}, {.seed = 5});
     for (const size_t i : {0, 5, 1'000, 70'001, 200'002}) values.span<float>()[i] = -0.0f;
     std::vector<Tensor> t = tables();
     t.push_back(cast(values, GetParam()));
     t.push_back(zeros({3, 2}, DType::kFloat64, Stream{}));
     expect_twins(t,
                  [](std::vector<Tensor>& x, Stream stream) {
-                   Tensor scratch(kernels::measure_scratch_shape(kSize, 3), DType::kFloat64,
-                                  stream);
+                   Tensor scratch(kernels::measure_scratch_shape(kOptimizerSize, 3),
+                                  DType::kFloat64, stream);
                    kernels::squares_and_zeros(x[3].view(), x[2].view(), ranges_in(x),
                                               scratch.view(), stream);
                  },
@@ -242,13 +248,13 @@ TEST_P(OptimizerCudaTest, SquaresAndZeros) {
 TEST_P(OptimizerCudaTest, SquaresAreNotFiniteWhenAnElementIsNot) {
   for (const float odd_one :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    Tensor values = full({kSize}, 2.0f, DType::kFloat32, Stream{});
+    Tensor values = full({kOptimizerSize}, 2.0f, DType::kFloat32, Stream{});
     values.span<float>()[100'000] = odd_one;
     const Tensor x = cast(values, GetParam()).to(stream());
     const std::vector<Tensor> t = tables();
     const std::vector<Tensor> on_gpu = {t[0].to(stream()), t[1].to(stream())};
     Tensor found({3, 2}, DType::kFloat64, stream());
-    Tensor scratch(kernels::measure_scratch_shape(kSize, 3), DType::kFloat64, stream());
+    Tensor scratch(kernels::measure_scratch_shape(kOptimizerSize, 3), DType::kFloat64, stream());
     kernels::squares_and_zeros(found.view(), x.view(), ranges_in(on_gpu), scratch.view(), stream());
     const Tensor here = found.to(Stream{});
     EXPECT_TRUE(std::isfinite(element(here, 0)));

@@ -23,23 +23,23 @@ class PagedAttentionCudaTest : public CudaDtypeTest {
   }
 };
 
-struct Case {
+struct PagedAttentionCase {
   int64_t heads, groups, d, page_tokens;
   std::vector<int32_t> lengths;
 };
 // One key; parts of 128 keys, and of 512, and one key more; many parts; padding; groups of up to 8
 // heads, of up to 16 and of more; wide heads.
-const Case kCases[] = {{1, 1, 8, 16, {1}},
-                       {4, 4, 64, 16, {128, 129, 1, 300}},
-                       {3, 1, 40, 3, {5, 0, 70, 0}},
-                       {8, 2, 128, 16, {1000, 17, 640}},
-                       {12, 2, 64, 32, {257, 256}},
-                       {6, 3, 256, 16, {150, 2}},
-                       {8, 1, 64, 16, {512, 513, 1025}},
-                       {24, 2, 128, 16, {512, 513, 1100}},
-                       {20, 1, 64, 16, {1030, 90}},
-                       {6, 2, 96, 16, {33, 700}},
-                       {4, 4, 48, 8, {100, 0, 515}}};
+const PagedAttentionCase kPagedAttentionCases[] = {{1, 1, 8, 16, {1}},
+                                                   {4, 4, 64, 16, {128, 129, 1, 300}},
+                                                   {3, 1, 40, 3, {5, 0, 70, 0}},
+                                                   {8, 2, 128, 16, {1000, 17, 640}},
+                                                   {12, 2, 64, 32, {257, 256}},
+                                                   {6, 3, 256, 16, {150, 2}},
+                                                   {8, 1, 64, 16, {512, 513, 1025}},
+                                                   {24, 2, 128, 16, {512, 513, 1100}},
+                                                   {20, 1, 64, 16, {1030, 90}},
+                                                   {6, 2, 96, 16, {33, 700}},
+                                                   {4, 4, 48, 8, {100, 0, 515}}};
 
 // Keys or values of cases with pages in FP8, and their scales.
 bool can_be_fp8(DType dtype, int64_t d) {
@@ -66,7 +66,7 @@ Fp8Store fp8_store(const Shape& shape) {
 }
 
 // Each row has pages of its own, in mixed order.
-Tensor pages_of(const Case& c, int64_t most) {
+Tensor pages_of(const PagedAttentionCase& c, int64_t most) {
   std::vector<int32_t> pages;
   const auto rows = static_cast<int64_t>(c.lengths.size());
   for (int64_t i = 0; i < rows * most; ++i) {
@@ -76,7 +76,7 @@ Tensor pages_of(const Case& c, int64_t most) {
 }
 
 TEST_P(PagedAttentionCudaTest, AttendsToPages) {
-  for (const Case& c : kCases) {
+  for (const PagedAttentionCase& c : kPagedAttentionCases) {
     for (const auto& [has_bias, has_new_tokens, is_fp8] : {std::tuple{false, true, false},
                                                            {true, true, false},
                                                            {false, false, false},

@@ -16,11 +16,11 @@ using kernels::NormParameters;
 
 // Rows that have no kernel of their own (not whole packs, too long), a warp's, several warps', a
 // block's.
-const Shape kShapes[] = {{0, 2, 8},     {5, 1, 3},      {3, 2, 8},     {101, 3, 256},
-                         {65, 2, 512},  {300, 3, 1024}, {35, 2, 2048}, {17, 3, 2056},
-                         {50, 2, 4096}, {9, 3, 4104},   {21, 1, 8192}, {3, 1, 12'288}};
+const Shape kResidualNormShapes[] = {{0, 2, 8},     {5, 1, 3},      {3, 2, 8},     {101, 3, 256},
+                                     {65, 2, 512},  {300, 3, 1024}, {35, 2, 2048}, {17, 3, 2056},
+                                     {50, 2, 4096}, {9, 3, 4104},   {21, 1, 8192}, {3, 1, 12'288}};
 
-Tolerance tolerance_for(DType dtype, const Shape& shape) {
+Tolerance residual_norm_tolerance_for(DType dtype, const Shape& shape) {
   const Tolerance sums = Tolerance{.relative = 1e-5, .absolute = 1e-5}.for_terms(
       std::max<int64_t>({shape[0] * shape[1], shape[2], 1}));
   const Tolerance rounding = tolerance_of(dtype);
@@ -39,7 +39,7 @@ std::vector<Tolerance> tolerances_for(DType dtype, const Shape& shape) {
   return {elements, elements, sums, sums, sums};
 }
 
-struct Kind {
+struct ResidualNormKind {
   DType stream, branch;
   bool is_rms_norm = false;
   bool has_bias = true;
@@ -47,24 +47,24 @@ struct Kind {
   int64_t misaligned_by = 0;
 };
 
-std::string text_of(const Kind& kind, const Shape& shape) {
+std::string text_of(const ResidualNormKind& kind, const Shape& shape) {
   return shape.str() + " stream " + std::string(name_of(kind.stream)) + " branch " +
          std::string(name_of(kind.branch)) + (kind.is_rms_norm ? " rms" : " layer") +
          (kind.has_bias ? " bias" : "") + " dropout " + std::to_string(kind.dropout);
 }
 
-DropoutKey key_of(const Kind& kind) {
+DropoutKey key_of(const ResidualNormKind& kind) {
   return {.key = 77, .first_sample = 3, .probability = kind.dropout, .first_row = 11};
 }
 
-NormParameters parameters(const Kind& kind, const Tensor& weight, const Tensor& bias) {
+NormParameters parameters(const ResidualNormKind& kind, const Tensor& weight, const Tensor& bias) {
   return {weight.view(), kind.is_rms_norm ? ConstView{} : bias.view(), 1.0f, 1e-5f};
 }
 
 class ResidualNormCudaTest : public CudaTest {
  protected:
   // x, y, mean, rstd, branch, bias, residual, weight, norm bias
-  static std::vector<Tensor> forward_tensors(const Kind& kind, const Shape& shape) {
+  static std::vector<Tensor> forward_tensors(const ResidualNormKind& kind, const Shape& shape) {
     const int64_t rows = shape[0] * shape[1];
     const Shape h = {shape[2]};
     return {zeros(shape, kind.stream, Stream{}),
@@ -77,7 +77,7 @@ class ResidualNormCudaTest : public CudaTest {
             random_normal(h, {.seed = 4, .dtype = kind.branch}),
             random_normal(h, {.seed = 5, .dtype = kind.branch})};
   }
-  static void forward(const Kind& kind, std::vector<Tensor>& t, Stream stream) {
+  static void forward(const ResidualNormKind& kind, std::vector<Tensor>& t, Stream stream) {
     kernels::residual_norm_forward(
         t[0].view(), t[1].view(), kind.is_rms_norm ? TensorView{} : t[2].view(), t[3].view(),
         t[4].view(), kind.has_bias ? ConstView(t[5].view()) : ConstView{}, t[6].view(),
@@ -85,7 +85,7 @@ class ResidualNormCudaTest : public CudaTest {
   }
 
   // dx, dbranch, dbias, dweight, dnorm_bias, dx_past, dy, x, mean, rstd, weight, norm bias
-  static std::vector<Tensor> backward_tensors(const Kind& kind, const Shape& shape) {
+  static std::vector<Tensor> backward_tensors(const ResidualNormKind& kind, const Shape& shape) {
     const int64_t rows = shape[0] * shape[1];
     const Shape h = {shape[2]};
     return {zeros(shape, kind.stream, Stream{}),
@@ -101,8 +101,8 @@ class ResidualNormCudaTest : public CudaTest {
             random_normal(h, {.seed = 9, .dtype = kind.branch}),
             random_normal(h, {.seed = 10, .dtype = kind.branch})};
   }
-  static void backward(const Kind& kind, float beta, bool has_past, std::vector<Tensor>& t,
-                       Stream stream) {
+  static void backward(const ResidualNormKind& kind, float beta, bool has_past,
+                       std::vector<Tensor>& t, Stream stream) {
     const bool is_changed = kind.dropout > 0 || kind.stream != kind.branch;
     Tensor workspace({kernels::residual_norm_backward_workspace_bytes(t[7].shape(), stream)},
                      DType::kUInt8, stream);
@@ -119,11 +119,11 @@ class ResidualNormCudaTest : public CudaTest {
                                     workspace.view(), stream);
   }
 
-  void check(const Kind& kind, const Shape& shape) const {
+  void check(const ResidualNormKind& kind, const Shape& shape) const {
     const DType coarse = kind.branch == DType::kFloat32 ? kind.stream : kind.branch;
     expect_twins(forward_tensors(kind, shape),
                  [&](auto& t, Stream stream) { forward(kind, t, stream); },
-                 {.tolerance = tolerance_for(coarse, shape),
+                 {.tolerance = residual_norm_tolerance_for(coarse, shape),
                   .misaligned_by = kind.misaligned_by,
                   .what = "forward " + text_of(kind, shape)});
     for (const bool has_past : {true, false}) {
@@ -135,7 +135,7 @@ class ResidualNormCudaTest : public CudaTest {
         continue;
       }
       expect_twins(backward_tensors(kind, shape), run,
-                   {.tolerance = tolerance_for(coarse, shape),
+                   {.tolerance = residual_norm_tolerance_for(coarse, shape),
                     .misaligned_by = kind.misaligned_by,
                     .what = what});
     }
@@ -147,9 +147,11 @@ constexpr DType kBf16 = DType::kBFloat16;
 constexpr DType kFp16 = DType::kFloat16;
 
 TEST_F(ResidualNormCudaTest, EveryShapeAndDtype) {
-  for (const Shape& shape : kShapes) {
-    for (const Kind& kind : {Kind{kFp32, kFp32}, Kind{kBf16, kBf16}, Kind{kFp16, kFp16},
-                             Kind{kFp32, kBf16}, Kind{kFp32, kFp16}}) {
+  for (const Shape& shape : kResidualNormShapes) {
+    for (const ResidualNormKind& kind :
+         {ResidualNormKind{kFp32, kFp32}, ResidualNormKind{kBf16, kBf16},
+          ResidualNormKind{kFp16, kFp16}, ResidualNormKind{kFp32, kBf16},
+          ResidualNormKind{kFp32, kFp16}}) {
       check(kind, shape);
     }
   }
@@ -178,7 +180,8 @@ TEST_F(ResidualNormCudaTest, ABranchInParts) {
   for (const DType dtype : {kBf16, kFp16, kFp32}) {
     for (const Shape& shape : {Shape{1, 1, 8}, Shape{32, 1, 1600}, Shape{16, 4, 4096}}) {
       for (const int64_t num_parts : {1, 2, 5, 8}) {
-        const Kind kind{dtype, dtype, num_parts == 2, num_parts != 5, num_parts == 8 ? 0.2f : 0};
+        const ResidualNormKind kind{dtype, dtype, num_parts == 2, num_parts != 5,
+                                    num_parts == 8 ? 0.2f : 0};
         SCOPED_TRACE(text_of(kind, shape) + " parts " + std::to_string(num_parts));
         ASSERT_TRUE(kernels::residual_norm_adds_parts(shape, num_parts, stream()));
         const Tensor parts = random_normal({num_parts, shape[0], shape[1], shape[2]}, {.seed = 9});
@@ -205,7 +208,8 @@ TEST_F(ResidualNormCudaTest, ABranchInParts) {
         two[4] = sum.to(stream());
         forward(kind, two, stream());
         for (size_t i = 0; i < 4; ++i) {
-          expect_close(one[i].to(Stream{}), two[i].to(Stream{}), tolerance_for(kFp32, shape));
+          expect_close(one[i].to(Stream{}), two[i].to(Stream{}),
+                       residual_norm_tolerance_for(kFp32, shape));
         }
       }
     }
@@ -218,8 +222,9 @@ TEST_F(ResidualNormCudaTest, ABranchInParts) {
 
 // What the fused kernel stores is what the separate kernels store, bit by bit.
 TEST_F(ResidualNormCudaTest, ForwardHasTheBitsOfTheSeparateKernels) {
-  for (const Kind& kind : {Kind{kBf16, kBf16, false, true, 0.1f}, Kind{kBf16, kBf16, true, false},
-                           Kind{kFp32, kBf16, false, true, 0.1f}}) {
+  for (const ResidualNormKind& kind : {ResidualNormKind{kBf16, kBf16, false, true, 0.1f},
+                                       ResidualNormKind{kBf16, kBf16, true, false},
+                                       ResidualNormKind{kFp32, kBf16, false, true, 0.1f}}) {
     std::vector<Tensor> one = forward_tensors(kind, {130, 4, 1024});
     for (Tensor& x : one) x = x.to(stream());
     std::vector<Tensor> two;
@@ -245,7 +250,7 @@ TEST_F(ResidualNormCudaTest, ForwardHasTheBitsOfTheSeparateKernels) {
 }
 
 TEST_F(ResidualNormCudaTest, BackwardIsOneKernelAndGivesTheSameBitsEveryTime) {
-  const Kind kind{kBf16, kBf16, false, true, 0.1f};
+  const ResidualNormKind kind{kBf16, kBf16, false, true, 0.1f};
   std::vector<Tensor> first;
   for (int run = 0; run < 4; ++run) {
     std::vector<Tensor> t = backward_tensors(kind, {1024, 4, 1024});

@@ -18,11 +18,11 @@ Tolerance rotary_tolerance(DType dtype) {
                                   : tolerance_of(dtype);
 }
 
-struct Case {
+struct RotaryCase {
   int64_t s, b, heads, d, dim;
 };
 // One token; odd head sizes; part of the channels; whole vectors.
-constexpr Case kCases[] = {
+constexpr RotaryCase kRotaryCases[] = {
     {1, 1, 1, 2, 2}, {5, 3, 2, 7, 6}, {9, 2, 3, 64, 32}, {33, 2, 4, 128, 128}};
 constexpr int64_t kPositions = 64;
 
@@ -39,7 +39,7 @@ Tensor table_of(int64_t dim) {
 }
 
 TEST_P(RotaryCudaTest, RotatesInPlace) {
-  for (const Case& c : kCases) {
+  for (const RotaryCase& c : kRotaryCases) {
     for (const RotaryPairs pairs : {RotaryPairs::kHalves, RotaryPairs::kInterleaved}) {
       for (const bool has_ids : {false, true}) {
         const Tensor x = random_normal({c.s, c.b, c.heads * c.d}, {.seed = 1, .dtype = GetParam()});

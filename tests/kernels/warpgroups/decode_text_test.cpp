@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kPageTokens = 16;
 constexpr int64_t kPages = 60;
 
-struct Case {
+struct DecodeTextCase {
   const char* name;
   DecodeTextShape shape;
   int64_t blocks = 3;
@@ -28,7 +28,7 @@ struct Case {
   std::vector<int32_t> lengths{1, 17, 650};
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const DecodeTextCase& c, std::ostream* out) { *out << c.name; }
 
 // 16-bit elements of a type, at multiples of 16 bytes.
 template <class T>
@@ -66,7 +66,7 @@ struct Network {
     Numbers16<T> g1, b1, qkv, qkv_bias, proj, proj_bias, g2, b2, fc1, fc1_bias, fc2, fc2_bias;
     Numbers16<T> keys, values;
   };
-  const Case& c;
+  const DecodeTextCase& c;
   const DecodeTextShape& s;
   std::mt19937 random{11};
   std::vector<Layer> layers;
@@ -74,7 +74,7 @@ struct Network {
   std::vector<float> table;
   std::vector<int32_t> pages;
 
-  explicit Network(const Case& own) : c(own), s(own.shape) {
+  explicit Network(const DecodeTextCase& own) : c(own), s(own.shape) {
     const auto weight = [&](int64_t rows, int64_t k) {
       return Numbers16<T>(rows * k, 0, 1 / std::sqrt(static_cast<float>(k)), random);
     };
@@ -279,7 +279,7 @@ double relative_error(const Floats& x, const Floats& y) {
   return std::sqrt(difference / size);
 }
 
-std::vector<Case> cases() {
+std::vector<DecodeTextCase> cases() {
   DecodeTextShape gpt{.layers = 2,
                       .hidden = 128,
                       .ffn = 192,
@@ -326,7 +326,7 @@ std::vector<Case> cases() {
 }
 
 template <class T>
-void expect_logits(const Case& c) {
+void expect_logits(const DecodeTextCase& c) {
   Network<T> network(c), other(c);
   OnDevice<T> device(network);
   ASSERT_GT(device.division().blocks, 0);
@@ -352,7 +352,7 @@ void expect_logits(const Case& c) {
   }
 }
 
-class DecodeTextKernelTest : public testing::TestWithParam<Case> {};
+class DecodeTextKernelTest : public testing::TestWithParam<DecodeTextCase> {};
 
 TEST_P(DecodeTextKernelTest, HasTheLogitsOfPlainLoops) {
   if (GetParam().shape.dtype == DType::kBFloat16) {
@@ -363,7 +363,7 @@ TEST_P(DecodeTextKernelTest, HasTheLogitsOfPlainLoops) {
 }
 
 TEST(DecodeTextKernelNumbersTest, PassesOnWhatIsNoNumber) {
-  const Case c = cases()[0];
+  const DecodeTextCase c = cases()[0];
   Network<BFloat16> network(c);
   network.x.data()[5] = std::numeric_limits<float>::quiet_NaN();
   OnDevice<BFloat16> device(network);

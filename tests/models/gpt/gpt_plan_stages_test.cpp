@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kMicroBatch = 2;
 
-struct Variant {
+struct GptPlanStagesVariant {
   const char* name;
   int64_t pp = 2;
   int64_t layers_a_chunk = 0;  // of an interleaved schedule; 0: none
@@ -29,15 +29,15 @@ struct Variant {
   int64_t tp = 1;  // with sequence parallelism, where it is more
   void (*change)(TransformerConfig& config) = [](TransformerConfig&) {};
 };
-void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+void PrintTo(const GptPlanStagesVariant& variant, std::ostream* out) { *out << variant.name; }
 
-TransformerConfig config_of(const Variant& variant) {
+TransformerConfig gpt_plan_stages_config_of(const GptPlanStagesVariant& variant) {
   TransformerConfig c = small_config(8);
   variant.change(c);
   return resolved(c);
 }
 
-ParallelConfig parallel_of(const Variant& variant) {
+ParallelConfig parallel_of(const GptPlanStagesVariant& variant) {
   ParallelConfig parallel;
   parallel.tensor_model_parallel_size = variant.tp;
   parallel.sequence_parallel = variant.tp > 1;
@@ -119,11 +119,11 @@ class TrainedStage {
   RandomState random_{1};
 };
 
-class GptPlanStagesTest : public testing::TestWithParam<Variant> {};
+class GptPlanStagesTest : public testing::TestWithParam<GptPlanStagesVariant> {};
 
 TEST_P(GptPlanStagesTest, StagesTakeWhatIsPlanned) {
-  const Variant& variant = GetParam();
-  const TransformerConfig config = config_of(variant);
+  const GptPlanStagesVariant& variant = GetParam();
+  const TransformerConfig config = gpt_plan_stages_config_of(variant);
   const ParallelConfig parallel = parallel_of(variant);
   const OptimizerConfig adam;
   const PlannedTraining training{.transformer = config,
@@ -147,7 +147,7 @@ TEST_P(GptPlanStagesTest, StagesTakeWhatIsPlanned) {
   });
 }
 
-const Variant kVariants[] = {
+const GptPlanStagesVariant kGptPlanStagesVariants[] = {
     {"two_stages"},
     {"four_stages", 4},
     {"four_stages_few_microbatches", 4, 0, 2},
@@ -178,7 +178,7 @@ const Variant kVariants[] = {
        c.recompute_num_layers = 1;
      }},
 };
-INSTANTIATE_TEST_SUITE_P(Variants, GptPlanStagesTest, testing::ValuesIn(kVariants),
+INSTANTIATE_TEST_SUITE_P(Variants, GptPlanStagesTest, testing::ValuesIn(kGptPlanStagesVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
 }  // namespace

@@ -21,14 +21,14 @@
 namespace megatron {
 namespace {
 
-struct Variant {
+struct GptPlanVariant {
   const char* name;
   void (*change)(TransformerConfig& config);
   int64_t micro_batch_size = 2;
 };
-void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+void PrintTo(const GptPlanVariant& variant, std::ostream* out) { *out << variant.name; }
 
-TransformerConfig config_of(const Variant& variant) {
+TransformerConfig gpt_plan_config_of(const GptPlanVariant& variant) {
   TransformerConfig c = small_config(4);
   variant.change(c);
   return resolved(c);
@@ -51,7 +51,7 @@ void make_attention_large(TransformerConfig& c) {
   c.kv_channels = 2 * c.hidden_size / c.num_attention_heads;
 }
 
-const Variant kVariants[] = {
+const GptPlanVariant kGptPlanVariants[] = {
     {"gpt2", [](TransformerConfig&) {}},
     {"gpt2_micro_batch_3", [](TransformerConfig&) {}, 3},
     {"gpt2_bf16", [](TransformerConfig& c) { c.params_dtype = DType::kBFloat16; }},
@@ -154,15 +154,16 @@ const Variant kVariants[] = {
      }},
 };
 
-int64_t at(const std::array<int64_t, kNumMemoryCategories>& bytes, MemoryCategory category) {
+int64_t gpt_plan_at(const std::array<int64_t, kNumMemoryCategories>& bytes,
+                    MemoryCategory category) {
   return bytes[static_cast<size_t>(category)];
 }
 
-class GptPlanTest : public testing::TestWithParam<Variant> {};
+class GptPlanTest : public testing::TestWithParam<GptPlanVariant> {};
 
 TEST_P(GptPlanTest, IsWhatTrainingTakes) {
   if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
-  const TransformerConfig config = config_of(GetParam());
+  const TransformerConfig config = gpt_plan_config_of(GetParam());
   const int64_t batch = GetParam().micro_batch_size;
   const PlanTrial trial = plan_trial<GptModel>(
       config, batch,
@@ -181,7 +182,7 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
   EXPECT_GE(static_cast<double>(took), 0.97 * planned);
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kVariants),
+INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kGptPlanVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
 struct RanksVariant {
@@ -199,7 +200,7 @@ class GptPlanRanksTest : public testing::TestWithParam<RanksVariant> {};
 
 TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
   const RanksVariant& variant = GetParam();
-  const TransformerConfig config = config_of({variant.name, variant.change});
+  const TransformerConfig config = gpt_plan_config_of({variant.name, variant.change});
   ParallelConfig parallel;
   parallel.tensor_model_parallel_size = variant.tp;
   parallel.context_parallel_size = variant.cp;
@@ -240,7 +241,7 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
     if (context.context.rank() + 1 < context.context.size()) return;
     for (const MemoryCategory category :
          {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kActivations}) {
-      const auto took = static_cast<double>(at(stats.peak_by_category, category));
+      const auto took = static_cast<double>(gpt_plan_at(stats.peak_by_category, category));
       EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, 0.03 * took)
           << name_of(category);
     }
@@ -338,10 +339,10 @@ INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kRanksVar
 TEST(GptPlanGatherTest, RanksThatGatherInFp8TakeWhatIsPlanned) {
   for (const Fp8Recipe recipe :
        {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise, Fp8Recipe::kBlockwise}) {
-    TransformerConfig config = config_of({"gathered", [](TransformerConfig& c) {
-                                            make_llama(c);
-                                            c.params_dtype = DType::kBFloat16;
-                                          }});
+    TransformerConfig config = gpt_plan_config_of({"gathered", [](TransformerConfig& c) {
+                                                     make_llama(c);
+                                                     c.params_dtype = DType::kBFloat16;
+                                                   }});
     config.fp8 = {.format = Fp8Format::kHybrid, .recipe = recipe, .param_gather = true};
     ParallelConfig parallel;
     parallel.world_size = parallel.data_parallel_size = 4;
@@ -372,8 +373,8 @@ TEST(GptPlanGatherTest, RanksThatGatherInFp8TakeWhatIsPlanned) {
       Fp8Scaling scaling({&model}, config.fp8, context, stream,
                          std::make_unique<Fp8Gather>(fp8_buckets(flat), world, false, stream));
       scaling.quantize_weights();
-      const auto took =
-          static_cast<double>(at(allocator.stats().by_category, MemoryCategory::kParameters));
+      const auto took = static_cast<double>(
+          gpt_plan_at(allocator.stats().by_category, MemoryCategory::kParameters));
       EXPECT_NEAR(static_cast<double>(plan), took, 0.03 * took);
     });
     config.fp8.param_gather = false;

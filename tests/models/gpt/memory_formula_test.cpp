@@ -20,9 +20,9 @@ namespace megatron {
 namespace {
 
 // s = 64, b = 2, h = 256, a = 16: 5as/h = 20, of 54, where probabilities are kept.
-constexpr int64_t kMicroBatch = 2;
+constexpr int64_t kMemoryFormulaMicroBatch = 2;
 
-TransformerConfig config_of(DType dtype, int64_t num_layers) {
+TransformerConfig memory_formula_config_of(DType dtype, int64_t num_layers) {
   TransformerConfig c;
   c.num_layers = num_layers;
   c.hidden_size = 256;
@@ -39,7 +39,8 @@ Stream stream_of(const comm::Group& world) {
   return Stream{Device{DeviceType::kCpu, world.rank() + 1}};
 }
 
-int64_t at(const std::array<int64_t, kNumMemoryCategories>& bytes, MemoryCategory category) {
+int64_t memory_formula_at(const std::array<int64_t, kNumMemoryCategories>& bytes,
+                          MemoryCategory category) {
   return bytes[static_cast<size_t>(category)];
 }
 
@@ -143,8 +144,9 @@ class TrainingRank {
     return parallel;
   }
   static int64_t in_use(const ByCategory& bytes) {
-    return at(bytes, MemoryCategory::kParameters) + at(bytes, MemoryCategory::kGradients) +
-           at(bytes, MemoryCategory::kOptimizer);
+    return memory_formula_at(bytes, MemoryCategory::kParameters) +
+           memory_formula_at(bytes, MemoryCategory::kGradients) +
+           memory_formula_at(bytes, MemoryCategory::kOptimizer);
   }
   double count(const ByCategory& bytes) const {
     return static_cast<double>(in_use(bytes) - before_);
@@ -166,7 +168,7 @@ class StateBytesTest : public testing::TestWithParam<std::tuple<State, int>> {};
 TEST_P(StateBytesTest, AreThoseOfTheFormula) {
   const auto& [state, ranks] = GetParam();
   comm::run_ranks(ranks, [&, state = state, ranks = ranks](const comm::Group& world) {
-    TrainingRank rank(world, config_of(state.dtype, 2), adam_of(state),
+    TrainingRank rank(world, memory_formula_config_of(state.dtype, 2), adam_of(state),
                       {.accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads});
     rank.train_an_iteration();
     const double took = rank.peak() / rank.num_parameters();
@@ -185,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(DataParallelSizes, StateBytesTest,
 
 // Muon keeps one number for an element of a layer's matrix, and Adam's two for all others.
 TEST(MuonBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
-  const TransformerConfig config = config_of(DType::kBFloat16, 2);
+  const TransformerConfig config = memory_formula_config_of(DType::kBFloat16, 2);
   OptimizerConfig muon;
   muon.optimizer = OptimizerKind::kMuon;
   muon.bf16 = true;
@@ -220,7 +222,8 @@ class DividedBytesTest : public testing::TestWithParam<std::tuple<State, int, in
 
 TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
   const auto& [state, ranks, stage] = GetParam();
-  TransformerConfig small = config_of(state.dtype, 8);  // no block is rounded up to 2 MiB
+  TransformerConfig small =
+      memory_formula_config_of(state.dtype, 8);  // no block is rounded up to 2 MiB
   small.hidden_size = 64;
   small.ffn_hidden_size = small.kv_channels = 0;
   small.padded_vocab_size = 800;
@@ -316,7 +319,7 @@ class LayerBytesTest : public testing::TestWithParam<Kept> {};
 TEST_P(LayerBytesTest, AreThoseOfTheFormula) {
   const Kept kept = GetParam();
   const auto config_with = [&](int64_t num_layers) {
-    TransformerConfig c = config_of(DType::kBFloat16, num_layers);
+    TransformerConfig c = memory_formula_config_of(DType::kBFloat16, num_layers);
     if (kept.recompute == Recompute::kSelective) {
       c.recompute_granularity = RecomputeGranularity::kSelective;
     } else if (kept.recompute != Recompute::kNone) {
@@ -341,17 +344,18 @@ TEST_P(LayerBytesTest, AreThoseOfTheFormula) {
       initialize(model, 1);
       RandomState random(1);
       const int64_t rows = c.seq_length / (kept.sequence_parallel ? kept.tp : 1);
-      const Variable x =
-          Variable::leaf(full({rows, kMicroBatch, c.hidden_size}, 1.0f, c.params_dtype, stream));
+      const Variable x = Variable::leaf(
+          full({rows, kMemoryFormulaMicroBatch, c.hidden_size}, 1.0f, c.params_dtype, stream));
       const auto activations = [&] {
-        return at(allocator_of(stream.device).stats().by_category, MemoryCategory::kActivations);
+        return memory_formula_at(allocator_of(stream.device).stats().by_category,
+                                 MemoryCategory::kActivations);
       };
       const int64_t before = activations();
       const Variable y = model.forward({}, x, random);  // and its graph
       return static_cast<double>(activations() - before);
     };
     const TransformerConfig c = config_with(1);
-    const auto unit = static_cast<double>(c.seq_length * kMicroBatch * c.hidden_size);
+    const auto unit = static_cast<double>(c.seq_length * kMemoryFormulaMicroBatch * c.hidden_size);
     const double took = (held(3) - held(1)) / 2 / unit;
     const LayerBytes want = layer_bytes(c, kept);
     EXPECT_NEAR(took, want.ours, 0.05 * want.ours);

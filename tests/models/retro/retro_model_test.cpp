@@ -12,15 +12,15 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kBatch = 2;
-constexpr int64_t kLength = 10;  // chunks of 2, 4 and 4 tokens
-constexpr int64_t kRows = 64;    // of the vocabulary
+constexpr int64_t kRetroModelLength = 10;  // chunks of 2, 4 and 4 tokens
+constexpr int64_t kRows = 64;              // of the vocabulary
 
 TransformerConfig gpt_config() {
   TransformerConfig c;
   c.num_layers = 3;
   c.hidden_size = 16;
   c.num_attention_heads = 2;
-  c.seq_length = kLength;
+  c.seq_length = kRetroModelLength;
   c.max_position_embeddings = 16;
   c.padded_vocab_size = kRows;
   c.hidden_dropout = c.attention_dropout = 0;
@@ -51,7 +51,7 @@ struct Model {
   }
 };
 
-Tensor some_tokens() { return random_ids({kBatch, kLength}, kRows, 1); }
+Tensor some_tokens() { return random_ids({kBatch, kRetroModelLength}, kRows, 1); }
 // [b l k, r]: two neighbours of three chunks.
 Tensor some_neighbors() { return random_ids({kBatch * 3 * 2, 8}, kRows, 2); }
 
@@ -128,16 +128,16 @@ TEST(RetroModelTest, NoTokenSeesALaterOne) {
     const Tensor tokens = some_tokens();
     const Tensor before = retro.hidden(tokens, some_neighbors());
     const int64_t width = before.size(1) * before.size(2);
-    for (int64_t t = 0; t < kLength; ++t) {
+    for (int64_t t = 0; t < kRetroModelLength; ++t) {
       Tensor changed = copied(tokens);
       for (int64_t sample = 0; sample < kBatch; ++sample) {
-        int64_t& id = changed.span<int64_t>()[static_cast<size_t>(sample * kLength + t)];
+        int64_t& id = changed.span<int64_t>()[static_cast<size_t>(sample * kRetroModelLength + t)];
         id = (id + 1) % kRows;
       }
       const Tensor after = retro.hidden(changed, some_neighbors());
       expect_identical(copied(after.slice(0, t)), copied(before.slice(0, t)),
                        "before token " + std::to_string(t));
-      for (int64_t later = t; later < kLength; ++later) {
+      for (int64_t later = t; later < kRetroModelLength; ++later) {
         EXPECT_NE(element(after, later * width), element(before, later * width));
       }
     }
@@ -156,7 +156,7 @@ TEST(RetroModelTest, NeighboursAreSeenFromTheEndOfTheirChunk) {
       id = (id + 1) % kRows;
     }
     const Tensor after = retro.hidden(some_tokens(), changed);
-    for (int64_t t = 0; t < kLength; ++t) {
+    for (int64_t t = 0; t < kRetroModelLength; ++t) {
       EXPECT_EQ(element(after, t * width) != element(before, t * width), t >= 1 + 4 * chunk)
           << chunk << " " << t;
       EXPECT_EQ(element(after, t * width + 16), element(before, t * width + 16));  // the other

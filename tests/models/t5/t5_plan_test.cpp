@@ -11,14 +11,14 @@
 namespace megatron {
 namespace {
 
-struct Variant {
+struct T5PlanVariant {
   const char* name;
   void (*change)(TransformerConfig& config);
   int64_t micro_batch_size = 2;
 };
-void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+void PrintTo(const T5PlanVariant& variant, std::ostream* out) { *out << variant.name; }
 
-const Variant kVariants[] = {
+const T5PlanVariant kT5PlanVariants[] = {
     {"plain", [](TransformerConfig&) {}},
     {"micro_batch_3", [](TransformerConfig&) {}, 3},
     {"bf16", [](TransformerConfig& c) { c.params_dtype = DType::kBFloat16; }},
@@ -47,7 +47,7 @@ const Variant kVariants[] = {
      }},
 };
 
-TransformerConfig config_of(const Variant& variant) {
+TransformerConfig t5_plan_config_of(const T5PlanVariant& variant) {
   TransformerConfig c = small_config(4);
   c.kind = ModelKind::kT5;
   c.decoder_num_layers = 4;
@@ -57,11 +57,11 @@ TransformerConfig config_of(const Variant& variant) {
   return resolved(c);
 }
 
-class T5PlanTest : public testing::TestWithParam<Variant> {};
+class T5PlanTest : public testing::TestWithParam<T5PlanVariant> {};
 
 TEST_P(T5PlanTest, IsWhatTrainingTakes) {
   if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
-  const TransformerConfig config = config_of(GetParam());
+  const TransformerConfig config = t5_plan_config_of(GetParam());
   const int64_t batch = GetParam().micro_batch_size;
   ParallelConfig parallel;
   parallel.accumulate_allreduce_grads_in_fp32 = true;
@@ -117,7 +117,7 @@ TEST_P(T5PlanTest, IsWhatTrainingTakes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Variants, T5PlanTest, testing::ValuesIn(kVariants),
+INSTANTIATE_TEST_SUITE_P(Variants, T5PlanTest, testing::ValuesIn(kT5PlanVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
 }  // namespace
