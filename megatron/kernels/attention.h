@@ -145,20 +145,10 @@ int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
 namespace cuda {
 // Uses cuDNN if it supports the call (cuda/cudnn_attention.h), otherwise own kernels: on tensor
 // cores in 16 bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h).
-void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
-                       ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
-                       Stream stream);
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
-                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
-                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
-                        TensorView workspace, Stream stream);
-int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
-                                          ConstHeadsView k, ConstHeadsView v,
-                                          const AttentionSettings& settings, Stream stream);
-int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView dv,
-                                           ConstHeadsView dout, ConstHeadsView out, ConstView lse,
-                                           ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
-                                           const AttentionSettings& settings, Stream stream);
+decltype(kernels::attention_forward) attention_forward;
+decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::attention_forward_workspace_bytes) attention_forward_workspace_bytes;
+decltype(kernels::attention_backward_workspace_bytes) attention_backward_workspace_bytes;
 // Scratch memory of the own backward kernels on tensor cores, in bytes.
 struct BackwardBytes {
   BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t sk, int64_t d,

@@ -6,25 +6,15 @@ namespace megatron::kernels {
 
 void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
                              Stream stream) {
-  if (stream.is_cpu()) return cpu::bias_activation_forward(y, x, bias, activation, stream);
-  if constexpr (kBuiltWithCuda) {
-    return cuda::bias_activation_forward(y, x, bias, activation, stream);
-  }
-  throw_built_without_cuda("bias_activation");
+  return dispatch<cpu::bias_activation_forward, cuda::bias_activation_forward>(
+      "bias_activation", y, x, bias, activation, stream);
 }
 
 void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
                               ConstView bias, Activation activation, float beta,
                               TensorView workspace, Stream stream) {
-  if (stream.is_cpu()) {
-    return cpu::bias_activation_backward(dx, dbias, dy, x, bias, activation, beta, workspace,
-                                         stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::bias_activation_backward(dx, dbias, dy, x, bias, activation, beta, workspace,
-                                          stream);
-  }
-  throw_built_without_cuda("bias_activation");
+  return dispatch<cpu::bias_activation_backward, cuda::bias_activation_backward>(
+      "bias_activation", dx, dbias, dy, x, bias, activation, beta, workspace, stream);
 }
 
 int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream) {

@@ -37,19 +37,13 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
 int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream);
 
 namespace cpu {
-void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
-                             Stream stream);
-void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
-                              ConstView bias, Activation activation, float beta,
-                              TensorView workspace, Stream stream);
+decltype(kernels::bias_activation_forward) bias_activation_forward;
+decltype(kernels::bias_activation_backward) bias_activation_backward;
 }  // namespace cpu
 
 namespace cuda {
-void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
-                             Stream stream);
-void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
-                              ConstView bias, Activation activation, float beta,
-                              TensorView workspace, Stream stream);
+decltype(kernels::bias_activation_forward) bias_activation_forward;
+decltype(kernels::bias_activation_backward) bias_activation_backward;
 int64_t bias_activation_backward_workspace_bytes(const Shape& x);
 }  // namespace cuda
 

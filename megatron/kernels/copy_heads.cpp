@@ -8,9 +8,7 @@ void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) 
   expect_shape({src.s, src.b, src.heads, src.d}, {dst.s, dst.b, dst.heads, dst.d},
                "copy_heads: src");
   expect_dtype(src.dtype, dst.dtype, "copy_heads: src");
-  if (stream.is_cpu()) return cpu::copy_heads(dst, src, stream);
-  if constexpr (kBuiltWithCuda) return cuda::copy_heads(dst, src, stream);
-  throw_built_without_cuda("copy_heads");
+  return dispatch<cpu::copy_heads, cuda::copy_heads>("copy_heads", dst, src, stream);
 }
 
 }  // namespace megatron::kernels

@@ -9,11 +9,11 @@ namespace megatron::kernels {
 void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
 
 namespace cpu {
-void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
+decltype(kernels::copy_heads) copy_heads;
 }  // namespace cpu
 
 namespace cuda {
-void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
+decltype(kernels::copy_heads) copy_heads;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

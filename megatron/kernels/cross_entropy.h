@@ -63,25 +63,15 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
                             float label_smoothing, int64_t num_columns, Stream stream);
 
 namespace cpu {
-void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
-                              int64_t first_column, int64_t num_columns, Stream stream);
-void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          const Labels& labels, float label_smoothing, int64_t num_columns,
-                          Stream stream);
-void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
-                            float label_smoothing, int64_t num_columns, Stream stream);
+decltype(kernels::cross_entropy_statistics) cross_entropy_statistics;
+decltype(kernels::cross_entropy_losses) cross_entropy_losses;
+decltype(kernels::cross_entropy_backward) cross_entropy_backward;
 }  // namespace cpu
 
 namespace cuda {
-void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
-                              int64_t first_column, int64_t num_columns, Stream stream);
-void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          const Labels& labels, float label_smoothing, int64_t num_columns,
-                          Stream stream);
-void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
-                            float label_smoothing, int64_t num_columns, Stream stream);
+decltype(kernels::cross_entropy_statistics) cross_entropy_statistics;
+decltype(kernels::cross_entropy_losses) cross_entropy_losses;
+decltype(kernels::cross_entropy_backward) cross_entropy_backward;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

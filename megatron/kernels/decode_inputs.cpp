@@ -12,13 +12,8 @@ void decode_inputs(TensorView ids, TensorView positions, TensorView pages, Const
   expect_shape(positions.shape, ids.shape, "decode_inputs: positions");
   expect_shape(tokens.shape, {rows}, "decode_inputs: tokens");
   expect_shape(lengths.shape, {rows}, "decode_inputs: lengths");
-  if (stream.is_cpu()) {
-    return cpu::decode_inputs(ids, positions, pages, tokens, lengths, drawn, changes, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::decode_inputs(ids, positions, pages, tokens, lengths, drawn, changes, stream);
-  }
-  throw_built_without_cuda("decode_inputs");
+  return dispatch<cpu::decode_inputs, cuda::decode_inputs>("decode_inputs", ids, positions, pages,
+                                                           tokens, lengths, drawn, changes, stream);
 }
 
 void cpu::decode_inputs(TensorView ids, TensorView positions, TensorView pages, ConstView tokens,

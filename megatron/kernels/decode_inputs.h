@@ -21,13 +21,11 @@ void decode_inputs(TensorView ids, TensorView positions, TensorView pages, Const
                    ConstView lengths, ConstView drawn, ConstView changes, Stream stream);
 
 namespace cpu {
-void decode_inputs(TensorView ids, TensorView positions, TensorView pages, ConstView tokens,
-                   ConstView lengths, ConstView drawn, ConstView changes, Stream stream);
+decltype(kernels::decode_inputs) decode_inputs;
 }  // namespace cpu
 
 namespace cuda {
-void decode_inputs(TensorView ids, TensorView positions, TensorView pages, ConstView tokens,
-                   ConstView lengths, ConstView drawn, ConstView changes, Stream stream);
+decltype(kernels::decode_inputs) decode_inputs;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -78,10 +78,9 @@ int64_t decode_text_workspace_bytes(const DecodeTextShape& shape);
 bool has_decode_text(const DecodeTextShape& shape, Device device);
 
 namespace cuda {
-void decode_text(TensorView logits, ConstView x, const DecodeText& text, ConstView pages,
-                 ConstView length, int64_t max_length, TensorView workspace, Stream stream);
-int64_t decode_text_workspace_bytes(const DecodeTextShape& shape);
-bool has_decode_text(const DecodeTextShape& shape, Device device);
+decltype(kernels::decode_text) decode_text;
+decltype(kernels::decode_text_workspace_bytes) decode_text_workspace_bytes;
+decltype(kernels::has_decode_text) has_decode_text;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -34,9 +34,7 @@ void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream) {
   expect_dtype(ids.dtype, DType::kInt32, "put_ids: ids");
   expect_dtype(tokens.dtype, DType::kInt32, "put_ids: tokens");
   expect_shape(slots.shape, tokens.shape, "put_ids: slots");
-  if (stream.is_cpu()) return cpu::put_ids(ids, tokens, slots, stream);
-  if constexpr (kBuiltWithCuda) return cuda::put_ids(ids, tokens, slots, stream);
-  throw_built_without_cuda("put_ids");
+  return dispatch<cpu::put_ids, cuda::put_ids>("put_ids", ids, tokens, slots, stream);
 }
 
 int64_t draw_workspace_bytes(int64_t rows, int64_t v, Stream stream) {

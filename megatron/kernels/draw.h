@@ -103,13 +103,12 @@ double log_sum_exp(std::span<const float> logits);
 
 void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
                  const DrawTexts& texts, Stream stream);
-void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream);
+decltype(kernels::put_ids) put_ids;
 }  // namespace cpu
 
 namespace cuda {
-void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
-                 const DrawTexts& texts, TensorView workspace, Stream stream);
-void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream);
+decltype(kernels::draw_tokens) draw_tokens;
+decltype(kernels::put_ids) put_ids;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -32,15 +32,13 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
 void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
 
 namespace cpu {
-void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
-                              DropoutKey key, Stream stream);
-void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
+decltype(kernels::bias_dropout_add_forward) bias_dropout_add_forward;
+decltype(kernels::dropout) dropout;
 }  // namespace cpu
 
 namespace cuda {
-void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
-                              DropoutKey key, Stream stream);
-void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
+decltype(kernels::bias_dropout_add_forward) bias_dropout_add_forward;
+decltype(kernels::dropout) dropout;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -5,33 +5,23 @@
 namespace megatron::kernels {
 
 void fill(TensorView y, float value, Stream stream) {
-  if (stream.is_cpu()) return cpu::fill(y, value, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fill(y, value, stream);
-  throw_built_without_cuda("fill");
+  return dispatch<cpu::fill, cuda::fill>("fill", y, value, stream);
 }
 
 void cast(TensorView y, ConstView x, Stream stream) {
-  if (stream.is_cpu()) return cpu::cast(y, x, stream);
-  if constexpr (kBuiltWithCuda) return cuda::cast(y, x, stream);
-  throw_built_without_cuda("cast");
+  return dispatch<cpu::cast, cuda::cast>("cast", y, x, stream);
 }
 
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream) {
-  if (stream.is_cpu()) return cpu::add(y, x, z, alpha, stream);
-  if constexpr (kBuiltWithCuda) return cuda::add(y, x, z, alpha, stream);
-  throw_built_without_cuda("add");
+  return dispatch<cpu::add, cuda::add>("add", y, x, z, alpha, stream);
 }
 
 void scale(TensorView y, ConstView x, float alpha, Stream stream) {
-  if (stream.is_cpu()) return cpu::scale(y, x, alpha, stream);
-  if constexpr (kBuiltWithCuda) return cuda::scale(y, x, alpha, stream);
-  throw_built_without_cuda("scale");
+  return dispatch<cpu::scale, cuda::scale>("scale", y, x, alpha, stream);
 }
 
 void sum_rows(TensorView y, ConstView x, float beta, Stream stream) {
-  if (stream.is_cpu()) return cpu::sum_rows(y, x, beta, stream);
-  if constexpr (kBuiltWithCuda) return cuda::sum_rows(y, x, beta, stream);
-  throw_built_without_cuda("sum_rows");
+  return dispatch<cpu::sum_rows, cuda::sum_rows>("sum_rows", y, x, beta, stream);
 }
 
 }  // namespace megatron::kernels

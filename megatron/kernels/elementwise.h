@@ -24,19 +24,19 @@ void scale(TensorView y, ConstView x, float alpha, Stream stream);
 void sum_rows(TensorView y, ConstView x, float beta, Stream stream);
 
 namespace cpu {
-void fill(TensorView y, float value, Stream stream);
-void cast(TensorView y, ConstView x, Stream stream);
-void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream);
-void scale(TensorView y, ConstView x, float alpha, Stream stream);
-void sum_rows(TensorView y, ConstView x, float beta, Stream stream);
+decltype(kernels::fill) fill;
+decltype(kernels::cast) cast;
+decltype(kernels::add) add;
+decltype(kernels::scale) scale;
+decltype(kernels::sum_rows) sum_rows;
 }  // namespace cpu
 
 namespace cuda {
-void fill(TensorView y, float value, Stream stream);
-void cast(TensorView y, ConstView x, Stream stream);
-void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream);
-void scale(TensorView y, ConstView x, float alpha, Stream stream);
-void sum_rows(TensorView y, ConstView x, float beta, Stream stream);
+decltype(kernels::fill) fill;
+decltype(kernels::cast) cast;
+decltype(kernels::add) add;
+decltype(kernels::scale) scale;
+decltype(kernels::sum_rows) sum_rows;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -31,17 +31,13 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
                         int64_t first_row, Stream stream);
 
 namespace cpu {
-void embedding_forward(TensorView y, ConstView word, ConstView ids, int64_t first_row,
-                       ConstView position, ConstView position_ids, Stream stream);
-void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstView order,
-                        int64_t first_row, Stream stream);
+decltype(kernels::embedding_forward) embedding_forward;
+decltype(kernels::embedding_backward) embedding_backward;
 }  // namespace cpu
 
 namespace cuda {
-void embedding_forward(TensorView y, ConstView word, ConstView ids, int64_t first_row,
-                       ConstView position, ConstView position_ids, Stream stream);
-void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstView order,
-                        int64_t first_row, Stream stream);
+decltype(kernels::embedding_forward) embedding_forward;
+decltype(kernels::embedding_backward) embedding_backward;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -48,9 +48,8 @@ void expect_matrices(const Fp8Target& target, const Fp8Source& source, ConstView
 void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale,
                   Stream stream) {
   expect_matrices(target, source, scale);
-  if (stream.is_cpu()) return cpu::fp8_quantize(target, source, scale, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_quantize(target, source, scale, stream);
-  throw_built_without_cuda("fp8_quantize");
+  return dispatch<cpu::fp8_quantize, cuda::fp8_quantize>("fp8_quantize", target, source, scale,
+                                                         stream);
 }
 
 }  // namespace megatron::kernels

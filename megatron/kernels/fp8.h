@@ -70,11 +70,11 @@ struct Fp8Target {
 void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale, Stream stream);
 
 namespace cpu {
-void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale, Stream stream);
+decltype(kernels::fp8_quantize) fp8_quantize;
 }  // namespace cpu
 
 namespace cuda {
-void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale, Stream stream);
+decltype(kernels::fp8_quantize) fp8_quantize;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

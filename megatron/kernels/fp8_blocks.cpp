@@ -59,9 +59,8 @@ Shape fp8_scales_shape(Fp8Blocks blocks, const Shape& matrix) {
 
 void fp8_quantize_blocks(const Fp8BlockTarget& target, const Fp8Source& source, Stream stream) {
   expect_target(target, source);
-  if (stream.is_cpu()) return cpu::fp8_quantize_blocks(target, source, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_quantize_blocks(target, source, stream);
-  throw_built_without_cuda(kWho);
+  return dispatch<cpu::fp8_quantize_blocks, cuda::fp8_quantize_blocks>(kWho, target, source,
+                                                                       stream);
 }
 
 }  // namespace megatron::kernels

@@ -81,11 +81,11 @@ struct Fp8BlockTarget {
 void fp8_quantize_blocks(const Fp8BlockTarget& target, const Fp8Source& source, Stream stream);
 
 namespace cpu {
-void fp8_quantize_blocks(const Fp8BlockTarget& target, const Fp8Source& source, Stream stream);
+decltype(kernels::fp8_quantize_blocks) fp8_quantize_blocks;
 }  // namespace cpu
 
 namespace cuda {
-void fp8_quantize_blocks(const Fp8BlockTarget& target, const Fp8Source& source, Stream stream);
+decltype(kernels::fp8_quantize_blocks) fp8_quantize_blocks;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

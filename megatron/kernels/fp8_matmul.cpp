@@ -24,9 +24,7 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
   if (a.matrix.dtype == DType::kFloat8E5M2) {
     expect_dtype(b.matrix.dtype, DType::kFloat8E4M3, "fp8_matmul: b");
   }
-  if (stream.is_cpu()) return cpu::fp8_matmul(c, a, b, bias, beta, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_matmul(c, a, b, bias, beta, stream);
-  throw_built_without_cuda("fp8_matmul");
+  return dispatch<cpu::fp8_matmul, cuda::fp8_matmul>("fp8_matmul", c, a, b, bias, beta, stream);
 }
 
 }  // namespace megatron::kernels

@@ -31,16 +31,14 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
 
 namespace cpu {
 // The definition: a product in fp32 of the factors as fp32 numbers.
-void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
-                Stream stream);
+decltype(kernels::fp8_matmul) fp8_matmul;
 }  // namespace cpu
 
 namespace cuda {
 // cuBLASLt (cuda/matmul_plans.h). Tensor cores keep about 14 bits of a sum, so every few terms it
 // goes on in fp32. The faster mode of cuBLASLt leaves that out: training with it ended 0.6 % above
 // bf16 (docs/performance/fp8.md).
-void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
-                Stream stream);
+decltype(kernels::fp8_matmul) fp8_matmul;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

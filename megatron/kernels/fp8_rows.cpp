@@ -10,9 +10,8 @@ void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Strea
   expect_dtype(numbers.dtype, DType::kFloat8E4M3, kWho);
   expect_shape(scales.shape, {x.size(0)}, kWho);
   expect_dtype(scales.dtype, DType::kFloat32, kWho);
-  if (stream.is_cpu()) return cpu::fp8_quantize_rows(numbers, scales, x, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_quantize_rows(numbers, scales, x, stream);
-  throw_built_without_cuda(kWho);
+  return dispatch<cpu::fp8_quantize_rows, cuda::fp8_quantize_rows>(kWho, numbers, scales, x,
+                                                                   stream);
 }
 
 }  // namespace megatron::kernels

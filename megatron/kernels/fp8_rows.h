@@ -22,11 +22,11 @@ namespace megatron::kernels {
 void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
 
 namespace cpu {
-void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
+decltype(kernels::fp8_quantize_rows) fp8_quantize_rows;
 }  // namespace cpu
 
 namespace cuda {
-void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
+decltype(kernels::fp8_quantize_rows) fp8_quantize_rows;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -7,17 +7,13 @@ namespace megatron::kernels {
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream) {
   expect_shape(scale.shape, {1}, "fp8_scale: scale");
   expect_shape(amax.shape, {1}, "fp8_scale: amax");
-  if (stream.is_cpu()) return cpu::fp8_scale(scale, amax, largest, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_scale(scale, amax, largest, stream);
-  throw_built_without_cuda("fp8_scale");
+  return dispatch<cpu::fp8_scale, cuda::fp8_scale>("fp8_scale", scale, amax, largest, stream);
 }
 
 void fp8_inverse(TensorView inverse, ConstView scale, Stream stream) {
   expect_shape(inverse.shape, {1}, "fp8_inverse: inverse");
   expect_shape(scale.shape, {1}, "fp8_inverse: scale");
-  if (stream.is_cpu()) return cpu::fp8_inverse(inverse, scale, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_inverse(inverse, scale, stream);
-  throw_built_without_cuda("fp8_inverse");
+  return dispatch<cpu::fp8_inverse, cuda::fp8_inverse>("fp8_inverse", inverse, scale, stream);
 }
 
 void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream stream) {
@@ -26,9 +22,8 @@ void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& updat
   invariant(update.position >= 0 && update.position < update.length,
             "fp8_update_scales: the position is in the history");
   if (layers.numel() == 0) return;
-  if (stream.is_cpu()) return cpu::fp8_update_scales(layers, amax, update, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_update_scales(layers, amax, update, stream);
-  throw_built_without_cuda("fp8_update_scales");
+  return dispatch<cpu::fp8_update_scales, cuda::fp8_update_scales>("fp8_update_scales", layers,
+                                                                   amax, update, stream);
 }
 
 }  // namespace megatron::kernels

@@ -50,15 +50,15 @@ MG_HOST_DEVICE inline float fp8_scale_of(float amax, float largest, float otherw
 }
 
 namespace cpu {
-void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream);
-void fp8_inverse(TensorView inverse, ConstView scale, Stream stream);
-void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream stream);
+decltype(kernels::fp8_scale) fp8_scale;
+decltype(kernels::fp8_inverse) fp8_inverse;
+decltype(kernels::fp8_update_scales) fp8_update_scales;
 }  // namespace cpu
 
 namespace cuda {
-void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream);
-void fp8_inverse(TensorView inverse, ConstView scale, Stream stream);
-void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream stream);
+decltype(kernels::fp8_scale) fp8_scale;
+decltype(kernels::fp8_inverse) fp8_inverse;
+decltype(kernels::fp8_update_scales) fp8_update_scales;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

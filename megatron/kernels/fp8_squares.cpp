@@ -21,9 +21,8 @@ void fp8_measure_squares(TensorView amax, const Fp8Part& part, Stream stream) {
   expect_part(part);
   expect_numbers(amax, part.matrix, "fp8_measure_squares: amax");
   if (part.elements.numel() == 0) return;
-  if (stream.is_cpu()) return cpu::fp8_measure_squares(amax, part, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_measure_squares(amax, part, stream);
-  throw_built_without_cuda("fp8_measure_squares");
+  return dispatch<cpu::fp8_measure_squares, cuda::fp8_measure_squares>("fp8_measure_squares", amax,
+                                                                       part, stream);
 }
 
 void fp8_square_inverses(TensorView by_rows, TensorView by_columns, ConstView amax,
@@ -31,11 +30,8 @@ void fp8_square_inverses(TensorView by_rows, TensorView by_columns, ConstView am
   expect_numbers(by_rows, matrix, "fp8_square_inverses: by_rows");
   expect_numbers(by_columns, {matrix[1], matrix[0]}, "fp8_square_inverses: by_columns");
   expect_numbers(amax, matrix, "fp8_square_inverses: amax");
-  if (stream.is_cpu()) return cpu::fp8_square_inverses(by_rows, by_columns, amax, matrix, stream);
-  if constexpr (kBuiltWithCuda) {
-    return cuda::fp8_square_inverses(by_rows, by_columns, amax, matrix, stream);
-  }
-  throw_built_without_cuda("fp8_square_inverses");
+  return dispatch<cpu::fp8_square_inverses, cuda::fp8_square_inverses>(
+      "fp8_square_inverses", by_rows, by_columns, amax, matrix, stream);
 }
 
 void fp8_quantize_squares(TensorView y, const Fp8Part& part, ConstView inverses, Stream stream) {
@@ -44,9 +40,8 @@ void fp8_quantize_squares(TensorView y, const Fp8Part& part, ConstView inverses,
   expect_dtype(y.dtype, DType::kFloat8E4M3, "fp8_quantize_squares: y");
   expect_numbers(inverses, part.matrix, "fp8_quantize_squares: inverses");
   if (part.elements.numel() == 0) return;
-  if (stream.is_cpu()) return cpu::fp8_quantize_squares(y, part, inverses, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_quantize_squares(y, part, inverses, stream);
-  throw_built_without_cuda("fp8_quantize_squares");
+  return dispatch<cpu::fp8_quantize_squares, cuda::fp8_quantize_squares>("fp8_quantize_squares", y,
+                                                                         part, inverses, stream);
 }
 
 }  // namespace megatron::kernels

@@ -36,17 +36,15 @@ void fp8_square_inverses(TensorView by_rows, TensorView by_columns, ConstView am
 void fp8_quantize_squares(TensorView y, const Fp8Part& part, ConstView inverses, Stream stream);
 
 namespace cpu {
-void fp8_measure_squares(TensorView amax, const Fp8Part& part, Stream stream);
-void fp8_square_inverses(TensorView by_rows, TensorView by_columns, ConstView amax,
-                         const Shape& matrix, Stream stream);
-void fp8_quantize_squares(TensorView y, const Fp8Part& part, ConstView inverses, Stream stream);
+decltype(kernels::fp8_measure_squares) fp8_measure_squares;
+decltype(kernels::fp8_square_inverses) fp8_square_inverses;
+decltype(kernels::fp8_quantize_squares) fp8_quantize_squares;
 }  // namespace cpu
 
 namespace cuda {
-void fp8_measure_squares(TensorView amax, const Fp8Part& part, Stream stream);
-void fp8_square_inverses(TensorView by_rows, TensorView by_columns, ConstView amax,
-                         const Shape& matrix, Stream stream);
-void fp8_quantize_squares(TensorView y, const Fp8Part& part, ConstView inverses, Stream stream);
+decltype(kernels::fp8_measure_squares) fp8_measure_squares;
+decltype(kernels::fp8_square_inverses) fp8_square_inverses;
+decltype(kernels::fp8_quantize_squares) fp8_quantize_squares;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

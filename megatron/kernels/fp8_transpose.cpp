@@ -8,9 +8,7 @@ void fp8_transpose(TensorView y, ConstView x, Stream stream) {
   expect_shape(y.shape, {x.size(1), x.size(0)}, "fp8_transpose: y");
   expect_dtype(y.dtype, x.dtype, "fp8_transpose: y");
   invariant(is_float8(x.dtype), "fp8_transpose: x is in FP8");
-  if (stream.is_cpu()) return cpu::fp8_transpose(y, x, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_transpose(y, x, stream);
-  throw_built_without_cuda("fp8_transpose");
+  return dispatch<cpu::fp8_transpose, cuda::fp8_transpose>("fp8_transpose", y, x, stream);
 }
 
 }  // namespace megatron::kernels

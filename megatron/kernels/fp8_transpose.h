@@ -14,11 +14,11 @@ namespace megatron::kernels {
 void fp8_transpose(TensorView y, ConstView x, Stream stream);
 
 namespace cpu {
-void fp8_transpose(TensorView y, ConstView x, Stream stream);
+decltype(kernels::fp8_transpose) fp8_transpose;
 }  // namespace cpu
 
 namespace cuda {
-void fp8_transpose(TensorView y, ConstView x, Stream stream);
+decltype(kernels::fp8_transpose) fp8_transpose;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -33,9 +33,8 @@ void int8_matmul(TensorView y, ConstView x, ConstView numbers, ConstView scales,
                  Stream stream);
 
 namespace cpu {
-void quantize_rows(TensorView numbers, TensorView scales, ConstView weight, Stream stream);
-void int8_matmul(TensorView y, ConstView x, ConstView numbers, ConstView scales, ConstView bias,
-                 Stream stream);
+decltype(kernels::quantize_rows) quantize_rows;
+decltype(kernels::int8_matmul) int8_matmul;
 }  // namespace cpu
 
 }  // namespace megatron::kernels

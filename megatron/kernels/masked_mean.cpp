@@ -14,11 +14,8 @@ void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, Co
 
 void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
                           Stream stream) {
-  if (stream.is_cpu()) return cpu::masked_mean_backward(dlosses, dmean, count, mask, stream);
-  if constexpr (kBuiltWithCuda) {
-    return cuda::masked_mean_backward(dlosses, dmean, count, mask, stream);
-  }
-  throw_built_without_cuda("masked_mean");
+  return dispatch<cpu::masked_mean_backward, cuda::masked_mean_backward>(
+      "masked_mean", dlosses, dmean, count, mask, stream);
 }
 
 }  // namespace megatron::kernels

@@ -23,17 +23,13 @@ void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, 
                           Stream stream);
 
 namespace cpu {
-void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         ConstView divisor, Stream stream);
-void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
-                          Stream stream);
+decltype(kernels::masked_mean_forward) masked_mean_forward;
+decltype(kernels::masked_mean_backward) masked_mean_backward;
 }  // namespace cpu
 
 namespace cuda {
-void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         ConstView divisor, Stream stream);
-void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
-                          Stream stream);
+decltype(kernels::masked_mean_forward) masked_mean_forward;
+decltype(kernels::masked_mean_backward) masked_mean_backward;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -24,13 +24,8 @@ void expect_matmul_inputs(const TensorView& c, const ConstView& a, Transpose tra
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream) {
   expect_matmul_inputs(c, a, transpose_a, b, transpose_b, bias);
-  if (stream.is_cpu()) {
-    return cpu::matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
-  }
-  throw_built_without_cuda("matmul");
+  return dispatch<cpu::matmul, cuda::matmul>("matmul", c, a, transpose_a, b, transpose_b, bias,
+                                             beta, stream);
 }
 
 int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {

@@ -43,16 +43,14 @@ inline constexpr int64_t kCudaMatmulWorkspaceBytes = int64_t{32} << 20;
 namespace cpu {
 // An own product in fp32 arithmetic (cpu/gemm.h); oneDNN for bf16 if the processor multiplies bf16
 // faster than fp32.
-void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
-            ConstView bias, float beta, Stream stream);
+decltype(kernels::matmul) matmul;
 }  // namespace cpu
 
 namespace cuda {
 // cuBLASLt (cuda/matmul_plans.h).
-void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
-            ConstView bias, float beta, Stream stream);
-void matmul_in_parts(TensorView parts, ConstView a, ConstView b, Stream stream);
-int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream);
+decltype(kernels::matmul) matmul;
+decltype(kernels::matmul_in_parts) matmul_in_parts;
+decltype(kernels::num_depth_parts) num_depth_parts;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

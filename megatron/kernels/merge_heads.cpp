@@ -14,18 +14,14 @@ void expect_same_heads(const ConstHeadsView& x, const ConstHeadsView& like, cons
 
 void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
   expect_same_heads(src, dst, "convert_heads: src");
-  if (stream.is_cpu()) return cpu::convert_heads(dst, src, stream);
-  if constexpr (kBuiltWithCuda) return cuda::convert_heads(dst, src, stream);
-  throw_built_without_cuda("convert_heads");
+  return dispatch<cpu::convert_heads, cuda::convert_heads>("convert_heads", dst, src, stream);
 }
 
 void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
                Stream stream) {
   expect_same_heads(a, dst, "add_heads: a");
   expect_same_heads(b, dst, "add_heads: b");
-  if (stream.is_cpu()) return cpu::add_heads(dst, a, b, stream);
-  if constexpr (kBuiltWithCuda) return cuda::add_heads(dst, a, b, stream);
-  throw_built_without_cuda("add_heads");
+  return dispatch<cpu::add_heads, cuda::add_heads>("add_heads", dst, a, b, stream);
 }
 
 void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
@@ -39,13 +35,8 @@ void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
   expect_dtype(part_lse.dtype, DType::kFloat32, "merge_attention: part_lse");
   invariant(first_query >= 0 && first_query + out.s <= lse.size(2),
             "merge_attention: lse has the queries of out");
-  if (stream.is_cpu()) {
-    return cpu::merge_attention(out, lse, first_query, own, part, part_lse, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::merge_attention(out, lse, first_query, own, part, part_lse, stream);
-  }
-  throw_built_without_cuda("merge_attention");
+  return dispatch<cpu::merge_attention, cuda::merge_attention>(
+      "merge_attention", out, lse, first_query, own, part, part_lse, stream);
 }
 
 }  // namespace megatron::kernels

@@ -51,21 +51,15 @@ struct MergedQuery {
 };
 
 namespace cpu {
-void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
-void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
-               Stream stream);
-void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
-                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
-                     Stream stream);
+decltype(kernels::convert_heads) convert_heads;
+decltype(kernels::add_heads) add_heads;
+decltype(kernels::merge_attention) merge_attention;
 }  // namespace cpu
 
 namespace cuda {
-void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
-void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
-               Stream stream);
-void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
-                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
-                     Stream stream);
+decltype(kernels::convert_heads) convert_heads;
+decltype(kernels::add_heads) add_heads;
+decltype(kernels::merge_attention) merge_attention;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -9,21 +9,15 @@ void muon_momentum(TensorView direction, TensorView buffer, ConstView grad, doub
   expect_shape(buffer.shape, direction.shape, "muon_momentum: buffer");
   expect_shape(grad.shape, direction.shape, "muon_momentum: grad");
   expect_shape(state.shape, {kStepStateBytes}, "muon_momentum: state");
-  if (stream.is_cpu()) {
-    return cpu::muon_momentum(direction, buffer, grad, momentum, is_nesterov, state, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::muon_momentum(direction, buffer, grad, momentum, is_nesterov, state, stream);
-  }
-  throw_built_without_cuda("muon_momentum");
+  return dispatch<cpu::muon_momentum, cuda::muon_momentum>("muon_momentum", direction, buffer, grad,
+                                                           momentum, is_nesterov, state, stream);
 }
 
 void muon_normalize(TensorView y, ConstView x, ConstView measured, Stream stream) {
   expect_shape(x.shape, y.shape, "muon_normalize: x");
   expect_shape(measured.shape, {1, 2}, "muon_normalize: measured");
-  if (stream.is_cpu()) return cpu::muon_normalize(y, x, measured, stream);
-  if constexpr (kBuiltWithCuda) return cuda::muon_normalize(y, x, measured, stream);
-  throw_built_without_cuda("muon_normalize");
+  return dispatch<cpu::muon_normalize, cuda::muon_normalize>("muon_normalize", y, x, measured,
+                                                             stream);
 }
 
 void muon_update(TensorView model, TensorView main, ConstView direction, double lr,
@@ -31,13 +25,8 @@ void muon_update(TensorView model, TensorView main, ConstView direction, double 
   if (!model.is_null()) expect_shape(model.shape, main.shape, "muon_update: model");
   expect_shape(direction.shape, main.shape, "muon_update: direction");
   expect_shape(state.shape, {kStepStateBytes}, "muon_update: state");
-  if (stream.is_cpu()) {
-    return cpu::muon_update(model, main, direction, lr, weight_decay, state, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::muon_update(model, main, direction, lr, weight_decay, state, stream);
-  }
-  throw_built_without_cuda("muon_update");
+  return dispatch<cpu::muon_update, cuda::muon_update>("muon_update", model, main, direction, lr,
+                                                       weight_decay, state, stream);
 }
 
 }  // namespace megatron::kernels

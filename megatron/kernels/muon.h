@@ -32,19 +32,15 @@ void muon_update(TensorView model, TensorView main, ConstView direction, double 
                  double weight_decay, ConstView state, Stream stream);
 
 namespace cpu {
-void muon_momentum(TensorView direction, TensorView buffer, ConstView grad, double momentum,
-                   bool is_nesterov, ConstView state, Stream stream);
-void muon_normalize(TensorView y, ConstView x, ConstView measured, Stream stream);
-void muon_update(TensorView model, TensorView main, ConstView direction, double lr,
-                 double weight_decay, ConstView state, Stream stream);
+decltype(kernels::muon_momentum) muon_momentum;
+decltype(kernels::muon_normalize) muon_normalize;
+decltype(kernels::muon_update) muon_update;
 }  // namespace cpu
 
 namespace cuda {
-void muon_momentum(TensorView direction, TensorView buffer, ConstView grad, double momentum,
-                   bool is_nesterov, ConstView state, Stream stream);
-void muon_normalize(TensorView y, ConstView x, ConstView measured, Stream stream);
-void muon_update(TensorView model, TensorView main, ConstView direction, double lr,
-                 double weight_decay, ConstView state, Stream stream);
+decltype(kernels::muon_momentum) muon_momentum;
+decltype(kernels::muon_normalize) muon_normalize;
+decltype(kernels::muon_update) muon_update;
 }  // namespace cuda
 
 // The smallest norm that muon_normalize divides by.

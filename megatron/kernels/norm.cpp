@@ -7,52 +7,29 @@ namespace megatron::kernels {
 void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
                         ConstView weight, ConstView bias, float weight_offset, float epsilon,
                         Stream stream) {
-  if (stream.is_cpu()) {
-    return cpu::layer_norm_forward(y, mean, rstd, x, weight, bias, weight_offset, epsilon, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::layer_norm_forward(y, mean, rstd, x, weight, bias, weight_offset, epsilon, stream);
-  }
-  throw_built_without_cuda("layer_norm");
+  return dispatch<cpu::layer_norm_forward, cuda::layer_norm_forward>(
+      "layer_norm", y, mean, rstd, x, weight, bias, weight_offset, epsilon, stream);
 }
 
 void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
                          ConstView x, ConstView mean, ConstView rstd, ConstView weight,
                          float weight_offset, float beta, TensorView workspace, Stream stream) {
-  if (stream.is_cpu()) {
-    return cpu::layer_norm_backward(dx, dweight, dbias, dy, x, mean, rstd, weight, weight_offset,
-                                    beta, workspace, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::layer_norm_backward(dx, dweight, dbias, dy, x, mean, rstd, weight, weight_offset,
-                                     beta, workspace, stream);
-  }
-  throw_built_without_cuda("layer_norm");
+  return dispatch<cpu::layer_norm_backward, cuda::layer_norm_backward>(
+      "layer_norm", dx, dweight, dbias, dy, x, mean, rstd, weight, weight_offset, beta, workspace,
+      stream);
 }
 
 void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weight,
                       float weight_offset, float epsilon, Stream stream) {
-  if (stream.is_cpu()) {
-    return cpu::rms_norm_forward(y, rstd, x, weight, weight_offset, epsilon, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::rms_norm_forward(y, rstd, x, weight, weight_offset, epsilon, stream);
-  }
-  throw_built_without_cuda("rms_norm");
+  return dispatch<cpu::rms_norm_forward, cuda::rms_norm_forward>("rms_norm", y, rstd, x, weight,
+                                                                 weight_offset, epsilon, stream);
 }
 
 void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
                        ConstView weight, float weight_offset, float beta, TensorView workspace,
                        Stream stream) {
-  if (stream.is_cpu()) {
-    return cpu::rms_norm_backward(dx, dweight, dy, x, rstd, weight, weight_offset, beta, workspace,
-                                  stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::rms_norm_backward(dx, dweight, dy, x, rstd, weight, weight_offset, beta, workspace,
-                                   stream);
-  }
-  throw_built_without_cuda("rms_norm");
+  return dispatch<cpu::rms_norm_backward, cuda::rms_norm_backward>(
+      "rms_norm", dx, dweight, dy, x, rstd, weight, weight_offset, beta, workspace, stream);
 }
 
 int64_t norm_backward_workspace_bytes(const Shape& x, Stream stream) {

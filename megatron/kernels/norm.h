@@ -48,31 +48,17 @@ void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstVie
 int64_t norm_backward_workspace_bytes(const Shape& x, Stream stream);
 
 namespace cpu {
-void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
-                        ConstView weight, ConstView bias, float weight_offset, float epsilon,
-                        Stream stream);
-void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
-                         ConstView x, ConstView mean, ConstView rstd, ConstView weight,
-                         float weight_offset, float beta, TensorView workspace, Stream stream);
-void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weight,
-                      float weight_offset, float epsilon, Stream stream);
-void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
-                       ConstView weight, float weight_offset, float beta, TensorView workspace,
-                       Stream stream);
+decltype(kernels::layer_norm_forward) layer_norm_forward;
+decltype(kernels::layer_norm_backward) layer_norm_backward;
+decltype(kernels::rms_norm_forward) rms_norm_forward;
+decltype(kernels::rms_norm_backward) rms_norm_backward;
 }  // namespace cpu
 
 namespace cuda {
-void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
-                        ConstView weight, ConstView bias, float weight_offset, float epsilon,
-                        Stream stream);
-void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
-                         ConstView x, ConstView mean, ConstView rstd, ConstView weight,
-                         float weight_offset, float beta, TensorView workspace, Stream stream);
-void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weight,
-                      float weight_offset, float epsilon, Stream stream);
-void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
-                       ConstView weight, float weight_offset, float beta, TensorView workspace,
-                       Stream stream);
+decltype(kernels::layer_norm_forward) layer_norm_forward;
+decltype(kernels::layer_norm_backward) layer_norm_backward;
+decltype(kernels::rms_norm_forward) rms_norm_forward;
+decltype(kernels::rms_norm_backward) rms_norm_backward;
 int64_t norm_backward_workspace_bytes(const Shape& x);
 }  // namespace cuda
 

@@ -40,54 +40,40 @@ void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment
     expect_shape(ranges.keys.shape, ranges.ends.shape, "adam: keys of moments in fp8");
     expect_dtype(ranges.keys.dtype, DType::kInt32, "adam: keys of moments in fp8");
   }
-  if (stream.is_cpu()) {
-    return cpu::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
-  }
-  throw_built_without_cuda("adam");
+  return dispatch<cpu::adam, cuda::adam>("adam", model, main, exp_avg, exp_avg_sq, grad, ranges,
+                                         numbers, state, stream);
 }
 
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream) {
   expect_main(model, main, "sgd_momentum: main");
-  if (stream.is_cpu()) {
-    return cpu::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, state, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, state, stream);
-  }
-  throw_built_without_cuda("sgd_momentum");
+  return dispatch<cpu::sgd_momentum, cuda::sgd_momentum>(
+      "sgd_momentum", model, main, momentum_buffer, grad, ranges, numbers, state, stream);
 }
 
 void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream) {
   expect_joined(main, model, remainder, "join_main_params");
-  if (stream.is_cpu()) return cpu::join_main_params(main, model, remainder, stream);
-  if constexpr (kBuiltWithCuda) return cuda::join_main_params(main, model, remainder, stream);
-  throw_built_without_cuda("join_main_params");
+  return dispatch<cpu::join_main_params, cuda::join_main_params>("join_main_params", main, model,
+                                                                 remainder, stream);
 }
 
 void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream) {
   expect_joined(main, model, remainder, "split_main_params");
-  if (stream.is_cpu()) return cpu::split_main_params(remainder, main, model, stream);
-  if constexpr (kBuiltWithCuda) return cuda::split_main_params(remainder, main, model, stream);
-  throw_built_without_cuda("split_main_params");
+  return dispatch<cpu::split_main_params, cuda::split_main_params>("split_main_params", remainder,
+                                                                   main, model, stream);
 }
 
 void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream) {
   expect_moment(codes, moment.shape, "decode_moment");
-  if (stream.is_cpu()) return cpu::decode_moment(moment, codes, code, stream);
-  if constexpr (kBuiltWithCuda) return cuda::decode_moment(moment, codes, code, stream);
-  throw_built_without_cuda("decode_moment");
+  return dispatch<cpu::decode_moment, cuda::decode_moment>("decode_moment", moment, codes, code,
+                                                           stream);
 }
 
 void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream) {
   expect_moment(codes, moment.shape, "encode_moment");
-  if (stream.is_cpu()) return cpu::encode_moment(codes, moment, code, stream);
-  if constexpr (kBuiltWithCuda) return cuda::encode_moment(codes, moment, code, stream);
-  throw_built_without_cuda("encode_moment");
+  return dispatch<cpu::encode_moment, cuda::encode_moment>("encode_moment", codes, moment, code,
+                                                           stream);
 }
 
 Shape measure_scratch_shape(int64_t n, int64_t num_groups) {
@@ -101,16 +87,14 @@ void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Ten
   expect_shape(scratch.shape, measure_scratch_shape(x.numel(), y.size(0)),
                "squares_and_zeros: scratch");
   expect_dtype(scratch.dtype, DType::kFloat64, "squares_and_zeros: scratch");
-  if (stream.is_cpu()) return cpu::squares_and_zeros(y, x, ranges, scratch, stream);
-  if constexpr (kBuiltWithCuda) return cuda::squares_and_zeros(y, x, ranges, scratch, stream);
-  throw_built_without_cuda("squares_and_zeros");
+  return dispatch<cpu::squares_and_zeros, cuda::squares_and_zeros>("squares_and_zeros", y, x,
+                                                                   ranges, scratch, stream);
 }
 
 void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream) {
   expect_shape(state.shape, {kStepStateBytes}, "find_not_finite: state");
-  if (stream.is_cpu()) return cpu::find_not_finite(state, x, ranges, stream);
-  if constexpr (kBuiltWithCuda) return cuda::find_not_finite(state, x, ranges, stream);
-  throw_built_without_cuda("find_not_finite");
+  return dispatch<cpu::find_not_finite, cuda::find_not_finite>("find_not_finite", state, x, ranges,
+                                                               stream);
 }
 
 }  // namespace megatron::kernels

@@ -131,35 +131,25 @@ void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, S
 inline constexpr int64_t kMeasureChunk = 65536;
 
 namespace cpu {
-void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
-          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          ConstView state, Stream stream);
-void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
-                  Stream stream);
-void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
-void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
-void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream);
-void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream);
-void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
-                       Stream stream);
-void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
+decltype(kernels::adam) adam;
+decltype(kernels::sgd_momentum) sgd_momentum;
+decltype(kernels::join_main_params) join_main_params;
+decltype(kernels::split_main_params) split_main_params;
+decltype(kernels::decode_moment) decode_moment;
+decltype(kernels::encode_moment) encode_moment;
+decltype(kernels::squares_and_zeros) squares_and_zeros;
+decltype(kernels::find_not_finite) find_not_finite;
 }  // namespace cpu
 
 namespace cuda {
-void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
-          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          ConstView state, Stream stream);
-void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
-                  Stream stream);
-void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
-void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
-void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream);
-void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream);
-void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
-                       Stream stream);
-void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
+decltype(kernels::adam) adam;
+decltype(kernels::sgd_momentum) sgd_momentum;
+decltype(kernels::join_main_params) join_main_params;
+decltype(kernels::split_main_params) split_main_params;
+decltype(kernels::decode_moment) decode_moment;
+decltype(kernels::encode_moment) encode_moment;
+decltype(kernels::squares_and_zeros) squares_and_zeros;
+decltype(kernels::find_not_finite) find_not_finite;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -43,15 +43,15 @@ void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream 
 void loss_seed(TensorView seed, ConstView state, int64_t num_microbatches, Stream stream);
 
 namespace cpu {
-void step_sums(TensorView sums, ConstView found, ConstView losses, Stream stream);
+decltype(kernels::step_sums) step_sums;
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream);
-void loss_seed(TensorView seed, ConstView state, int64_t num_microbatches, Stream stream);
+decltype(kernels::loss_seed) loss_seed;
 }  // namespace cpu
 
 namespace cuda {
-void step_sums(TensorView sums, ConstView found, ConstView losses, Stream stream);
+decltype(kernels::step_sums) step_sums;
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream);
-void loss_seed(TensorView seed, ConstView state, int64_t num_microbatches, Stream stream);
+decltype(kernels::loss_seed) loss_seed;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

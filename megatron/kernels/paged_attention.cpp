@@ -96,9 +96,8 @@ void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView
   expect_keys(pages, k, v);
   expect_shape(slots.shape, {k.s}, "put_into_pages: slots");
   expect_dtype(slots.dtype, DType::kInt32, "put_into_pages: slots");
-  if (stream.is_cpu()) return cpu::put_into_pages(pages, k, v, slots, stream);
-  if constexpr (kBuiltWithCuda) return cuda::put_into_pages(pages, k, v, slots, stream);
-  throw_built_without_cuda("put_into_pages");
+  return dispatch<cpu::put_into_pages, cuda::put_into_pages>("put_into_pages", pages, k, v, slots,
+                                                             stream);
 }
 
 void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
@@ -111,9 +110,8 @@ void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, Const
     throw ShapeError("take_from_pages: " + std::to_string(k.s) + " tokens are not in pages of " +
                      std::to_string(room));
   }
-  if (stream.is_cpu()) return cpu::take_from_pages(k, v, pages, row_pages, stream);
-  if constexpr (kBuiltWithCuda) return cuda::take_from_pages(k, v, pages, row_pages, stream);
-  throw_built_without_cuda("take_from_pages");
+  return dispatch<cpu::take_from_pages, cuda::take_from_pages>("take_from_pages", k, v, pages,
+                                                               row_pages, stream);
 }
 
 }  // namespace megatron::kernels

@@ -77,10 +77,8 @@ bool has_fp8_pages(DType dtype, int64_t d, Device device);
 namespace cpu {
 void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages,
                      const PageTable& table, const PagedSettings& settings, Stream stream);
-void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
-                    Stream stream);
-void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
-                     Stream stream);
+decltype(kernels::put_into_pages) put_into_pages;
+decltype(kernels::take_from_pages) take_from_pages;
 }  // namespace cpu
 
 namespace cuda {
@@ -88,13 +86,9 @@ namespace cuda {
 // a kernel, so that the sums of a row depend on its own length alone.
 inline constexpr int kLeastPagedKeys = 128;
 
-void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
-                     ConstHeadsView v, const PageTable& table, const PagedSettings& settings,
-                     TensorView workspace, Stream stream);
-void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
-                    Stream stream);
-void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
-                     Stream stream);
+decltype(kernels::paged_attention) paged_attention;
+decltype(kernels::put_into_pages) put_into_pages;
+decltype(kernels::take_from_pages) take_from_pages;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

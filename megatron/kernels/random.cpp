@@ -5,15 +5,12 @@
 namespace megatron::kernels {
 
 void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Stream stream) {
-  if (stream.is_cpu()) return cpu::fill_normal(y, first, key, std, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fill_normal(y, first, key, std, stream);
-  throw_built_without_cuda("fill_normal");
+  return dispatch<cpu::fill_normal, cuda::fill_normal>("fill_normal", y, first, key, std, stream);
 }
 
 void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream) {
-  if (stream.is_cpu()) return cpu::fill_uniform(y, first, key, bound, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fill_uniform(y, first, key, bound, stream);
-  throw_built_without_cuda("fill_uniform");
+  return dispatch<cpu::fill_uniform, cuda::fill_uniform>("fill_uniform", y, first, key, bound,
+                                                         stream);
 }
 
 }  // namespace megatron::kernels

@@ -27,13 +27,13 @@ void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Strea
 void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream);
 
 namespace cpu {
-void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Stream stream);
-void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream);
+decltype(kernels::fill_normal) fill_normal;
+decltype(kernels::fill_uniform) fill_uniform;
 }  // namespace cpu
 
 namespace cuda {
-void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Stream stream);
-void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream);
+decltype(kernels::fill_normal) fill_normal;
+decltype(kernels::fill_uniform) fill_uniform;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

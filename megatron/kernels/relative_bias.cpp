@@ -13,18 +13,14 @@ void expect_shapes(const Shape& bias, const Shape& table, const Shape& buckets) 
 
 void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream) {
   expect_shapes(bias.shape, table.shape, buckets.shape);
-  if (stream.is_cpu()) return cpu::relative_bias_forward(bias, table, buckets, stream);
-  if constexpr (kBuiltWithCuda) return cuda::relative_bias_forward(bias, table, buckets, stream);
-  throw_built_without_cuda("relative_bias");
+  return dispatch<cpu::relative_bias_forward, cuda::relative_bias_forward>("relative_bias", bias,
+                                                                           table, buckets, stream);
 }
 
 void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream) {
   expect_shapes(dbias.shape, dtable.shape, buckets.shape);
-  if (stream.is_cpu()) return cpu::relative_bias_backward(dtable, dbias, buckets, stream);
-  if constexpr (kBuiltWithCuda) {
-    return cuda::relative_bias_backward(dtable, dbias, buckets, stream);
-  }
-  throw_built_without_cuda("relative_bias");
+  return dispatch<cpu::relative_bias_backward, cuda::relative_bias_backward>(
+      "relative_bias", dtable, dbias, buckets, stream);
 }
 
 }  // namespace megatron::kernels

@@ -18,13 +18,13 @@ void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, 
 void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
 
 namespace cpu {
-void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
-void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
+decltype(kernels::relative_bias_forward) relative_bias_forward;
+decltype(kernels::relative_bias_backward) relative_bias_backward;
 }  // namespace cpu
 
 namespace cuda {
-void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
-void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
+decltype(kernels::relative_bias_forward) relative_bias_forward;
+decltype(kernels::relative_bias_backward) relative_bias_backward;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -24,13 +24,8 @@ void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_
         fmt::format("rotary: the table has {} positions, {} are needed; make it longer",
                     table.size(0), offset + x.s));
   }
-  if (stream.is_cpu()) {
-    return cpu::rotary_inplace(x, table, position_ids, offset, pairs, inverse, stream);
-  }
-  if constexpr (kBuiltWithCuda) {
-    return cuda::rotary_inplace(x, table, position_ids, offset, pairs, inverse, stream);
-  }
-  throw_built_without_cuda("rotary_inplace");
+  return dispatch<cpu::rotary_inplace, cuda::rotary_inplace>(
+      "rotary_inplace", x, table, position_ids, offset, pairs, inverse, stream);
 }
 
 }  // namespace megatron::kernels

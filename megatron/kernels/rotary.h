@@ -26,13 +26,11 @@ void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_
                     RotaryPairs pairs, bool inverse, Stream stream);
 
 namespace cpu {
-void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
-                    RotaryPairs pairs, bool inverse, Stream stream);
+decltype(kernels::rotary_inplace) rotary_inplace;
 }  // namespace cpu
 
 namespace cuda {
-void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
-                    RotaryPairs pairs, bool inverse, Stream stream);
+decltype(kernels::rotary_inplace) rotary_inplace;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

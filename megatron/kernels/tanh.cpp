@@ -5,15 +5,11 @@
 namespace megatron::kernels {
 
 void tanh_forward(TensorView y, ConstView x, Stream stream) {
-  if (stream.is_cpu()) return cpu::tanh_forward(y, x, stream);
-  if constexpr (kBuiltWithCuda) return cuda::tanh_forward(y, x, stream);
-  throw_built_without_cuda("tanh_forward");
+  return dispatch<cpu::tanh_forward, cuda::tanh_forward>("tanh_forward", y, x, stream);
 }
 
 void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream) {
-  if (stream.is_cpu()) return cpu::tanh_backward(dx, dy, y, stream);
-  if constexpr (kBuiltWithCuda) return cuda::tanh_backward(dx, dy, y, stream);
-  throw_built_without_cuda("tanh_backward");
+  return dispatch<cpu::tanh_backward, cuda::tanh_backward>("tanh_backward", dx, dy, y, stream);
 }
 
 }  // namespace megatron::kernels

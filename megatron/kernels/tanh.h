@@ -14,13 +14,13 @@ void tanh_forward(TensorView y, ConstView x, Stream stream);
 void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream);
 
 namespace cpu {
-void tanh_forward(TensorView y, ConstView x, Stream stream);
-void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream);
+decltype(kernels::tanh_forward) tanh_forward;
+decltype(kernels::tanh_backward) tanh_backward;
 }  // namespace cpu
 
 namespace cuda {
-void tanh_forward(TensorView y, ConstView x, Stream stream);
-void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream);
+decltype(kernels::tanh_forward) tanh_forward;
+decltype(kernels::tanh_backward) tanh_backward;
 }  // namespace cuda
 
 }  // namespace megatron::kernels
