@@ -1,0 +1,14 @@
+#pragma once
+
+namespace megatron {
+
+// From now on an exception that nothing catches, in any thread, ends the process with "error: ..."
+// on standard error and exit code 1, in place of the runtime's words and SIGABRT. Does not
+// allocate.
+void explain_uncaught_exceptions();
+
+// The message for exhausted memory.
+inline constexpr const char* kOutOfMemory =
+    "out of memory; use a smaller model, batch or sequence, or train for fewer iterations";
+
+}  // namespace megatron
