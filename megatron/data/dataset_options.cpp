@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "megatron/data/indexed_dataset.h"
 #include "megatron/data/python_json.h"
 
 namespace megatron {
@@ -55,7 +56,8 @@ IndexCache index_cache_of(const Json& description, const std::filesystem::path& 
   const std::filesystem::path directory = options.cache_path.empty()
                                               ? dataset_path / "cache" / (class_name + "_indices")
                                               : options.cache_path;
-  return IndexCache(directory, class_name, python_json(description), split, options.cache_naming);
+  return IndexCache(directory, class_name, python_json(description), split, options.cache_naming,
+                    index_file(dataset_path));
 }
 
 }  // namespace megatron

@@ -4,15 +4,18 @@
 #include <fmt/ranges.h>
 #include <hdf5.h>
 
+#include <algorithm>
 #include <bit>
-#include <functional>
+#include <cstring>
 #include <mutex>
-#include <numeric>
+#include <span>
+#include <sstream>
 #include <utility>
 
 #include "megatron/core/checked.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/read_in_child.h"
 #include "megatron/device/lazy_library.h"
 
 namespace megatron {
@@ -36,7 +39,8 @@ struct Library {
   MG_HDF5(H5Fflush);
   MG_HDF5(H5Fget_file_image);
   MG_HDF5(H5Fclose);
-  MG_HDF5(H5Lexists);
+  MG_HDF5(H5Gget_info);
+  MG_HDF5(H5Lget_name_by_idx);
   MG_HDF5(H5Pcreate);
   MG_HDF5(H5Pset_fapl_core);
   MG_HDF5(H5Pset_obj_track_times);
@@ -118,8 +122,66 @@ std::vector<int64_t> shape_of(const Library& hdf5, hid_t array) {
   const Handle space(hdf5.H5Dget_space(array), hdf5.H5Sclose);
   const int axes = hdf5.H5Sget_simple_extent_ndims(space);
   std::vector<hsize_t> sizes(static_cast<size_t>(std::max(axes, 0)));
-  hdf5.H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
+  if (axes > 0) hdf5.H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
   return {sizes.begin(), sizes.end()};
+}
+
+constexpr Hdf5Type kTypes[] = {Hdf5Type::kUint8, Hdf5Type::kUint32, Hdf5Type::kUint64,
+                               Hdf5Type::kInt64, Hdf5Type::kFloat32};
+
+int64_t bytes_of(Hdf5Type type) {
+  switch (type) {
+    case Hdf5Type::kUint8:
+      return 1;
+    case Hdf5Type::kUint32:
+    case Hdf5Type::kFloat32:
+      return 4;
+    case Hdf5Type::kUint64:
+    case Hdf5Type::kInt64:
+      return 8;
+  }
+  throw InternalError("Hdf5Type out of range");
+}
+
+constexpr int64_t kMaxBytes = 8;  // of an element
+
+// The bytes of an array with the largest elements; -1 if they cannot be counted.
+int64_t byte_count(const std::vector<int64_t>& shape) {
+  int64_t bytes = kMaxBytes;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return -1;
+  }
+  return bytes;
+}
+
+// For a child process. Throws FormatError.
+hid_t opened(const Library& hdf5, const std::filesystem::path& path) {
+  const hid_t file = hdf5.H5Fopen(path.c_str(), kReadOnly, H5P_DEFAULT);
+  if (file < 0) {
+    throw FormatError(fmt::format(
+        "{}: is not a complete HDF5 file; delete it, so that it is made again", path.string()));
+  }
+  return file;
+}
+
+// "NAME\0TYPE OFFSET AXES SIZE ...\0" for an array of the file; -1: no such type or offset.
+std::string described(const Library& hdf5, hid_t file, const std::string& name) {
+  const Handle array(hdf5.H5Dopen2(file, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
+  if (array < 0) return {};  // a group, or damaged
+  const Handle stored(hdf5.H5Dget_type(array), hdf5.H5Tclose);
+  int64_t type = -1;
+  for (const Hdf5Type known : kTypes) {
+    if (hdf5.H5Tequal(stored, hdf5.type(known)) > 0) type = static_cast<int64_t>(known);
+  }
+  const haddr_t offset = hdf5.H5Dget_offset(array);  // undefined unless the array is one piece
+  const std::vector<int64_t> shape = shape_of(hdf5, array);
+  std::string text = name;
+  text += '\0';
+  text +=
+      fmt::format("{} {} {} {}", type, offset == HADDR_UNDEF ? -1 : static_cast<int64_t>(offset),
+                  shape.size(), fmt::join(shape, " "));
+  text += '\0';
+  return text;
 }
 
 [[noreturn]] void no_array(const std::filesystem::path& path, const std::string& name) {
@@ -131,76 +193,107 @@ std::vector<int64_t> shape_of(const Library& hdf5, hid_t array) {
 
 }  // namespace
 
-Hdf5File::Hdf5File(std::filesystem::path path) : path_(std::move(path)) {
-  const MappedFile readable(path_);  // throws IoError with the system's reason
+Hdf5File::Hdf5File(std::filesystem::path path)
+    : path_(std::move(path)), file_(path_), arrays_(read_arrays()) {}
+
+std::map<std::string, Hdf5File::Array> Hdf5File::read_arrays() const {
   const Turn hdf5;
-  handle_ = hdf5->H5Fopen(path_.c_str(), kReadOnly, H5P_DEFAULT);
-  if (handle_ < 0) {
-    throw FormatError(fmt::format(
-        "{}: is not a complete HDF5 file; delete it, so that it is made again", path_.string()));
+  const std::string list = read_in_child(path_, "HDF5", [&] {
+    const hid_t file = opened(*hdf5, path_);
+    H5G_info_t group{};
+    hdf5->H5Gget_info(file, &group);
+    std::string text;
+    for (hsize_t i = 0; i < group.nlinks; ++i) {
+      char name[256] = {};
+      const ssize_t length = hdf5->H5Lget_name_by_idx(file, ".", H5_INDEX_NAME, H5_ITER_INC, i,
+                                                      name, sizeof(name), H5P_DEFAULT);
+      if (length > 0 && length < static_cast<ssize_t>(sizeof(name))) {
+        text += described(*hdf5, file, name);
+      }
+    }
+    return text;
+  });
+  std::map<std::string, Array> arrays;
+  for (size_t at = 0; at < list.size();) {
+    const std::string name = list.c_str() + at;
+    std::istringstream numbers(list.c_str() + at + name.size() + 1);
+    int64_t type = -1;
+    int64_t offset = -1;
+    size_t axes = 0;
+    numbers >> type >> offset >> axes;
+    Array& array = arrays[name];
+    for (int64_t size = 0; array.shape.size() < axes && numbers >> size;) {
+      array.shape.push_back(size);
+    }
+    if (type >= 0) array.type = kTypes[static_cast<size_t>(type)];
+    if (offset >= 0) array.offset = offset;
+    at += name.size() + 1;
+    at += std::strlen(list.c_str() + at) + 1;
   }
+  // The library does not compare sizes with the file.
+  std::erase_if(arrays, [](const auto& named) { return byte_count(named.second.shape) < 0; });
+  for (auto& [name, array] : arrays) {
+    if (!array.offset || !array.type) continue;
+    const int64_t bytes = byte_count(array.shape) / kMaxBytes * bytes_of(*array.type);
+    const auto available = static_cast<int64_t>(file_.bytes().size()) - *array.offset;
+    if (array.shape.empty() || bytes > available) array.offset.reset();
+  }
+  return arrays;
 }
 
-Hdf5File::~Hdf5File() {
-  const Turn hdf5;
-  if (handle_ >= 0) hdf5->H5Fclose(handle_);
+const Hdf5File::Array& Hdf5File::array(const std::string& name) const {
+  const auto found = arrays_.find(name);
+  if (found == arrays_.end()) no_array(path_, name);
+  return found->second;
 }
 
 std::optional<std::vector<int64_t>> Hdf5File::find(const std::string& name) const {
-  const Turn hdf5;
-  if (hdf5->H5Lexists(handle_, name.c_str(), H5P_DEFAULT) <= 0) return std::nullopt;
-  const Handle array(hdf5->H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5->H5Dclose);
-  if (array < 0) return std::nullopt;
-  return shape_of(*hdf5, array);
+  const auto found = arrays_.find(name);
+  if (found == arrays_.end()) return std::nullopt;
+  return found->second.shape;
 }
 
-std::vector<int64_t> Hdf5File::shape(const std::string& name) const {
-  const std::optional<std::vector<int64_t>> found = find(name);
-  if (!found) no_array(path_, name);
-  return *found;
-}
-
-int64_t Hdf5File::elements(const std::string& name, int64_t rows) const {
-  std::vector<int64_t> sizes = shape(name);
-  if (sizes.empty()) no_array(path_, name);
-  sizes[0] = rows;
-  return checked_product(sizes, path_.string() + ": " + name);
-}
-
-void Hdf5File::read_into(const std::string& name, int64_t begin, int64_t count, Hdf5Type type,
-                         void* values) const {
-  std::vector<int64_t> sizes = shape(name);
-  if (sizes.empty()) no_array(path_, name);
-  if (begin < 0 || count < 0 || begin + count > sizes[0]) {
-    throw FormatError(fmt::format("{}: rows [{}, {}) of \"{}\" are not in its {} rows",
-                                  path_.string(), begin, begin + count, name, sizes[0]));
-  }
-  if (elements(name, count) == 0) return;
-
-  const Turn hdf5;
-  const Handle array(hdf5->H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5->H5Dclose);
-  const Handle space(hdf5->H5Dget_space(array), hdf5->H5Sclose);
-  std::vector<hsize_t> first(sizes.size(), 0);
-  first[0] = static_cast<hsize_t>(begin);
-  sizes[0] = count;
-  const std::vector<hsize_t> part(sizes.begin(), sizes.end());
-  const Handle memory(hdf5->H5Screate_simple(static_cast<int>(part.size()), part.data(), nullptr),
-                      hdf5->H5Sclose);
-  hdf5->H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, part.data(), nullptr);
-  if (hdf5->H5Dread(array, hdf5->type(type), memory, space, H5P_DEFAULT, values) < 0) {
-    no_array(path_, name);
-  }
-}
+std::vector<int64_t> Hdf5File::shape(const std::string& name) const { return array(name).shape; }
 
 std::optional<int64_t> Hdf5File::offset_if(const std::string& name, Hdf5Type type) const {
-  if (!find(name)) no_array(path_, name);
+  const Array& found = array(name);
+  return found.type == type ? found.offset : std::nullopt;
+}
+
+std::string Hdf5File::read_bytes(const std::string& name, int64_t begin, int64_t count,
+                                 Hdf5Type type) const {
+  std::vector<int64_t> sizes = shape(name);
+  if (sizes.empty()) no_array(path_, name);
+  if (begin < 0 || count < 0 || begin > sizes[0] || count > sizes[0] - begin) {
+    throw FormatError(fmt::format("{}: {} rows of \"{}\" from row {} on are not in its {} rows",
+                                  path_.string(), count, name, begin, sizes[0]));
+  }
+  sizes[0] = count;
+  const int64_t size = byte_count(sizes) / kMaxBytes * bytes_of(type);
+  if (size == 0) return {};
+  if (const std::optional<int64_t> offset = offset_if(name, type)) {
+    const char* const bytes = reinterpret_cast<const char*>(file_.bytes().data()) + *offset;
+    return {bytes + begin * (size / count), static_cast<size_t>(size)};
+  }
   const Turn hdf5;
-  const Handle array(hdf5->H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5->H5Dclose);
-  const Handle stored(hdf5->H5Dget_type(array), hdf5->H5Tclose);
-  if (hdf5->H5Tequal(stored, hdf5->type(type)) <= 0) return std::nullopt;
-  const haddr_t offset = hdf5->H5Dget_offset(array);  // undefined unless the array is one piece
-  if (offset == HADDR_UNDEF) return std::nullopt;
-  return static_cast<int64_t>(offset);
+  std::string rows = read_in_child(path_, "HDF5", [&] {
+    const Handle array(hdf5->H5Dopen2(opened(*hdf5, path_), name.c_str(), H5P_DEFAULT),
+                       hdf5->H5Dclose);
+    const Handle space(hdf5->H5Dget_space(array), hdf5->H5Sclose);
+    std::vector<hsize_t> first(sizes.size(), 0);
+    first[0] = static_cast<hsize_t>(begin);
+    const std::vector<hsize_t> part(sizes.begin(), sizes.end());
+    const Handle memory(hdf5->H5Screate_simple(static_cast<int>(part.size()), part.data(), nullptr),
+                        hdf5->H5Sclose);
+    hdf5->H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, part.data(), nullptr);
+    std::string bytes(static_cast<size_t>(size), '\0');
+    if (hdf5->H5Dread(array, hdf5->type(type), memory, space, H5P_DEFAULT, bytes.data()) < 0) {
+      no_array(path_, name);
+    }
+    return bytes;
+  });
+  if (static_cast<int64_t>(rows.size()) != size) no_array(path_, name);
+  return rows;
 }
 
 Hdf5Writer::Hdf5Writer(std::filesystem::path path) : path_(std::move(path)) {

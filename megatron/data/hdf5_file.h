@@ -2,13 +2,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "megatron/core/file.h"
 
 namespace megatron {
 
@@ -25,15 +28,13 @@ constexpr Hdf5Type hdf5_type() {
 }
 
 // The arrays of an HDF5 file, as h5py writes them: datasets of the root group. Files of Retro use
-// them. HDF5's library is loaded on first use; its calls are serialised, so that threads may use
-// files of their own. In a build without MG_RETRO the constructors throw Unsupported.
+// them. HDF5's library crashes on some damaged files, so it reads in child processes
+// (core/read_in_child.h): the list of arrays, and the elements of arrays that do not lie in the
+// file as they are. Thread safe. In a build without MG_RETRO the constructors throw Unsupported.
 class Hdf5File {
  public:
   // Throws IoError if the file is missing, FormatError if it is not a complete HDF5 file.
   explicit Hdf5File(std::filesystem::path path);
-  ~Hdf5File();
-  Hdf5File(const Hdf5File&) = delete;
-  Hdf5File& operator=(const Hdf5File&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   // The shape of an array; empty if the file has none of this name.
@@ -50,8 +51,9 @@ class Hdf5File {
   }
   template <class T>
   std::vector<T> read_rows(const std::string& name, int64_t begin, int64_t count) const {
-    std::vector<T> values(static_cast<size_t>(elements(name, count)));
-    read_into(name, begin, count, hdf5_type<T>(), values.data());
+    const std::string bytes = read_bytes(name, begin, count, hdf5_type<T>());
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
 
@@ -63,13 +65,22 @@ class Hdf5File {
   }
 
  private:
-  int64_t elements(const std::string& name, int64_t rows) const;
-  void read_into(const std::string& name, int64_t begin, int64_t count, Hdf5Type type,
-                 void* values) const;
+  // What the library says of an array.
+  struct Array {
+    std::vector<int64_t> shape;
+    std::optional<Hdf5Type> type;   // nothing: another one, which is converted
+    std::optional<int64_t> offset;  // of the elements, if they lie in the file in one piece
+  };
+  const Array& array(const std::string& name) const;
+  std::map<std::string, Array> read_arrays() const;
+  // The bytes of the rows. Throws as read_rows().
+  std::string read_bytes(const std::string& name, int64_t begin, int64_t count,
+                         Hdf5Type type) const;
   std::optional<int64_t> offset_if(const std::string& name, Hdf5Type type) const;
 
   std::filesystem::path path_;
-  int64_t handle_ = -1;
+  MappedFile file_;
+  std::map<std::string, Array> arrays_;
 };
 
 // Writes an HDF5 file: contiguous arrays without compression and without times, so that the same

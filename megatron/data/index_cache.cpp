@@ -18,14 +18,28 @@ namespace {
 constexpr double kSecondsPerSample = 1e-7;
 constexpr double kLongSeconds = 5;
 
+// Size and time of a file, for a file of text; empty if there is none.
+std::string state_of(const std::filesystem::path& file) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(file, error);
+  if (error) return {};
+  const auto time = std::filesystem::last_write_time(file, error);
+  if (error) return {};
+  return fmt::format("{}: {} bytes, written at {}\n", file.filename().string(), size,
+                     time.time_since_epoch().count());
+}
+
 }  // namespace
 
 IndexCache::IndexCache(std::filesystem::path directory, std::string_view class_name,
-                       std::string description, Split split, CacheNaming naming)
+                       std::string description, Split split, CacheNaming naming,
+                       std::filesystem::path data)
     : directory_(std::move(directory)),
       split_(split),
       stem_(fmt::format("{}-{}", md5_hex(description), class_name)),
-      description_(std::move(description)) {
+      description_(std::move(description)),
+      data_(std::move(data)),
+      state_(state_of(data_)) {
   if (naming == CacheNaming::kWithSplit) stem_ += fmt::format("-{}", split_name(split));
 }
 
@@ -37,12 +51,29 @@ std::filesystem::path IndexCache::description_file() const {
   return directory_ / (stem_ + "-description.txt");
 }
 
+std::filesystem::path IndexCache::state_file() const { return directory_ / (stem_ + "-data.txt"); }
+
 bool IndexCache::holds(std::initializer_list<std::string_view> names) const {
   std::error_code ignored;
-  return std::filesystem::is_regular_file(description_file(), ignored) &&
-         std::all_of(names.begin(), names.end(), [&](std::string_view name) {
-           return std::filesystem::is_regular_file(array_file(name), ignored);
-         });
+  const bool exists = std::filesystem::is_regular_file(description_file(), ignored) &&
+                      std::all_of(names.begin(), names.end(), [&](std::string_view name) {
+                        return std::filesystem::is_regular_file(array_file(name), ignored);
+                      });
+  if (!exists || is_of_present_data(names)) return exists;
+  warn(fmt::format("{}: the cached index is of another state of {}; rebuilding it",
+                   description_file().string(), data_.string()));
+  return false;
+}
+
+bool IndexCache::is_of_present_data(std::initializer_list<std::string_view> names) const {
+  if (state_.empty()) return true;  // there are no data to compare with
+  std::error_code error;
+  if (std::filesystem::exists(state_file(), error)) return read_text(state_file()) == state_;
+  const auto written = std::filesystem::last_write_time(data_, error);
+  return !error && std::all_of(names.begin(), names.end(), [&](std::string_view name) {
+    const auto cached = std::filesystem::last_write_time(array_file(name), error);
+    return !error && cached >= written;
+  });
 }
 
 void IndexCache::announce(int64_t num_samples, int64_t bytes) const {
@@ -60,6 +91,7 @@ bool IndexCache::save(const std::function<void()>& save_arrays) const {
   try {
     std::filesystem::create_directories(directory_);
     save_arrays();
+    if (!state_.empty()) write_text_atomically(state_file(), state_);
     write_text_atomically(description_file(), description_);
     return true;
   } catch (const IoError& error) {

@@ -18,18 +18,25 @@ enum class CacheNaming {
 };
 
 // The files with the index arrays of one dataset, named after the digest of a text that describes
-// everything they depend on. Files appear atomically, the description last, so ranks may build the
-// same index at the same time.
+// everything they depend on but the state of the data. That is in a file of its own,
+// "<digest>-GPTDataset-data.txt": size and time of the dataset's .idx when the arrays were built.
+// Files appear atomically, the description last, so ranks may build the same index at the same
+// time.
+//
+// Compat: Megatron-LM has the same files without the state, and reads arrays of any state. Arrays
+// without it are taken if they are not older than the .idx.
 class IndexCache {
  public:
-  // `class_name` is "GPTDataset" or another of Megatron's dataset classes.
+  // `class_name` is "GPTDataset" or another of Megatron's dataset classes. `data` is the .idx that
+  // the arrays depend on; empty if they depend on the description alone.
   IndexCache(std::filesystem::path directory, std::string_view class_name, std::string description,
-             Split split, CacheNaming naming);
+             Split split, CacheNaming naming, std::filesystem::path data = {});
 
   // Path of an array; `name` is "document_index", ...
   std::filesystem::path array_file(std::string_view name) const;
   std::filesystem::path description_file() const;
-  // Do the description and all these arrays exist?
+  // Do the description and all these arrays exist, for the present state of the data? Warns if they
+  // are of another one.
   bool holds(std::initializer_list<std::string_view> names) const;
   // Prints a line about the time and size of an index that takes long to build.
   void announce(int64_t num_samples, int64_t bytes) const;
@@ -38,10 +45,15 @@ class IndexCache {
   bool save(const std::function<void()>& save_arrays) const;
 
  private:
+  std::filesystem::path state_file() const;
+  bool is_of_present_data(std::initializer_list<std::string_view> names) const;
+
   std::filesystem::path directory_;
   Split split_;
   std::string stem_;
   std::string description_;
+  std::filesystem::path data_;
+  std::string state_;  // of data_, when this object was made
 };
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <string>
@@ -28,6 +29,14 @@ SplitMatrix parse_split(std::string_view text) {
   constexpr std::string_view kNumber = ".0123456789";
   // Compat: core_r0.5.0 takes the numbers and ignores everything between them. This program rejects
   // signs.
+  std::string lower_case(text);
+  std::ranges::transform(lower_case, lower_case.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  if (lower_case.find("nan") != std::string::npos || lower_case.find("inf") != std::string::npos) {
+    throw ConfigError(
+        fmt::format("--split \"{}\" must be finite numbers; use for example 969,30,1", text));
+  }
   const size_t sign = text.find('-');
   const bool is_negative =
       sign != std::string_view::npos && text.find_first_of(kNumber, sign) == sign + 1;

@@ -12,12 +12,10 @@ namespace {
 
 }  // namespace
 
-Hdf5File::Hdf5File(std::filesystem::path path) { refuse(path); }
-Hdf5File::~Hdf5File() = default;
+Hdf5File::Hdf5File(std::filesystem::path path) : file_(path) { refuse(path); }
 std::optional<std::vector<int64_t>> Hdf5File::find(const std::string&) const { refuse(path_); }
 std::vector<int64_t> Hdf5File::shape(const std::string&) const { refuse(path_); }
-int64_t Hdf5File::elements(const std::string&, int64_t) const { refuse(path_); }
-void Hdf5File::read_into(const std::string&, int64_t, int64_t, Hdf5Type, void*) const {
+std::string Hdf5File::read_bytes(const std::string&, int64_t, int64_t, Hdf5Type) const {
   refuse(path_);
 }
 std::optional<int64_t> Hdf5File::offset_if(const std::string&, Hdf5Type) const { refuse(path_); }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "megatron/data/md5.h"
 #include "megatron/data/python_json.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
@@ -135,6 +138,17 @@ class GptDatasetTest : public testing::Test {
     return "nothing thrown";
   }
 
+  // The tokens of all samples.
+  static std::string rows_of(const GptDataset& dataset) {
+    std::string text;
+    std::vector<int64_t> sample(static_cast<size_t>(dataset.sample_size()));
+    for (int64_t k = 0; k < dataset.num_samples(); ++k) {
+      dataset.read(k, sample);
+      for (const int64_t token : sample) text += std::to_string(token) + " ";
+    }
+    return text;
+  }
+
   std::vector<std::filesystem::path> cache_files() const {
     std::vector<std::filesystem::path> files;
     for (const auto& entry :
@@ -168,7 +182,7 @@ TEST_F(GptDatasetTest, ReadsSamplesAcrossDocuments) {
 
 TEST_F(GptDatasetTest, LoadsWhatItCached) {
   const GptDataset built = open(options_of(4, "1"), 20);
-  EXPECT_EQ(cache_files().size(), 4U);
+  EXPECT_EQ(cache_files().size(), 5U);  // three arrays, their description, the state of the data
   const auto time = std::filesystem::last_write_time(cache_file("shuffle_index.npy"));
   const GptDataset loaded = open(options_of(4, "1"), 20);
   EXPECT_EQ(std::filesystem::last_write_time(cache_file("shuffle_index.npy")), time);
@@ -186,6 +200,31 @@ TEST_F(GptDatasetTest, RebuildsTheIndexOfChangedData) {
   write_counting_dataset(prefix_, {50, 50});
   EXPECT_EQ(open(options_of(4, "1")).num_samples(), 24);
   EXPECT_EQ(open(options_of(4, "1")).index().document_index.size(), 2);
+}
+
+// The same totals in another order: nothing in the arrays tells that they are of other data.
+TEST_F(GptDatasetTest, RebuildsTheIndexOfReorderedData) {
+  open(options_of(4, "1"));
+  std::reverse(lengths_.begin(), lengths_.end());
+  write_counting_dataset(prefix_, lengths_);
+  CapturedStderr captured;
+  const std::string rebuilt = rows_of(open(options_of(4, "1")));
+  EXPECT_THAT(captured.text(), HasSubstr("the cached index is of another state of"));
+  std::filesystem::remove_all(prefix_ / "cache");
+  EXPECT_EQ(rebuilt, rows_of(open(options_of(4, "1"))));
+}
+
+// Caches of Megatron-LM do not tell the state of the data; their time does.
+TEST_F(GptDatasetTest, TakesACacheWithoutStateUnlessItIsOlderThanTheData) {
+  const int32_t first = open(options_of(4, "1")).index().document_index[0];
+  std::filesystem::remove(cache_file("-data.txt"));
+  const auto file = cache_file("document_index.npy");
+  const NpyArray<int32_t> marked(std::vector<int32_t>(10, first == 3 ? 4 : 3), {10});
+  marked.save(file);
+  EXPECT_EQ(open(options_of(4, "1")).index().document_index[0], marked[0]);  // taken
+  std::filesystem::last_write_time(
+      file, std::filesystem::last_write_time(index_file(prefix_)) - std::chrono::seconds(1));
+  EXPECT_EQ(open(options_of(4, "1")).index().document_index[0], first);  // rebuilt
 }
 
 TEST_F(GptDatasetTest, NamesADamagedCache) {

@@ -50,6 +50,8 @@ TEST(SplitTest, RejectsNonsense) {
   EXPECT_THROW(parse_split("1.2.3"), ConfigError);
   EXPECT_THROW(parse_split("abc"), ConfigError);
   EXPECT_THROW(parse_split("-1,2,3"), ConfigError);
+  EXPECT_THROW(parse_split("nan,1,1"), ConfigError);
+  EXPECT_THROW(parse_split("1,Infinity,1"), ConfigError);
 }
 
 TEST(SplitTest, IntersectsSplitBySplit) {
