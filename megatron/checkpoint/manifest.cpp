@@ -11,7 +11,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/json.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/formats/safetensors.h"
 
@@ -23,6 +24,7 @@ using nlohmann::json;
 constexpr const char* kFormat = "mgt1";
 constexpr int kVersion = 1;
 constexpr const char* kWriter = "megatron.cpp";
+constexpr JsonLimits kManifestPart = {.max_values = int64_t{1} << 28};
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
                              DType::kInt64,   DType::kInt32,   DType::kInt16,    DType::kInt8,
@@ -37,7 +39,7 @@ DType dtype_named(const json& name) {
   for (const DType dtype : kDTypes) {
     if (name == name_of(dtype)) return dtype;
   }
-  malformed(fmt::format("{} is not a dtype", name.dump()));
+  malformed(fmt::format("{} is not a dtype", shortened_json(name)));
 }
 
 json json_of(double value) {
@@ -112,10 +114,11 @@ Shape shape_of(const json& extents) {
   int64_t bytes = size_of(DType::kFloat64);
   for (const int64_t extent : dims) {
     if (extent < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(extent, 1), &bytes)) {
-      malformed(fmt::format("{} is not a shape", extents.dump()));
+      malformed(fmt::format("{} is not a shape", shortened_json(extents)));
     }
   }
-  if (dims.size() > Shape::kMaxDims) malformed(fmt::format("{} has too many axes", extents.dump()));
+  if (dims.size() > Shape::kMaxDims)
+    malformed(fmt::format("{} has too many axes", shortened_json(extents)));
   return Shape(dims);
 }
 
@@ -124,9 +127,17 @@ std::string hex_of(uint32_t crc) { return fmt::format("{:08x}", crc); }
 uint32_t crc_of(const json& text) {
   const auto digits = text.get<std::string>();
   if (digits.size() != 8 || digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    malformed(fmt::format("{} is not a CRC of 8 hexadecimal digits", text.dump()));
+    malformed(fmt::format("{} is not a CRC of 8 hexadecimal digits", shortened_json(text)));
   }
   return static_cast<uint32_t>(std::stoul(digits, nullptr, 16));
+}
+
+uint64_t tensor_hash_of(const json& text) {
+  const auto digits = text.get<std::string>();
+  if (digits.size() != 16 || digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    malformed(fmt::format("{} is not a hash of 16 hexadecimal digits", shortened_json(text)));
+  }
+  return std::stoull(digits, nullptr, 16);
 }
 
 json json_of(const TensorRecord& tensor) {
@@ -138,7 +149,10 @@ json json_of(const TensorRecord& tensor) {
                       {"shape", json_of(chunk.region.shape)},
                       {"crc32c", hex_of(chunk.crc)}});
   }
-  return {{"shape", json_of(tensor.shape)}, {"dtype", name_of(tensor.dtype)}, {"chunks", chunks}};
+  json object = {
+      {"shape", json_of(tensor.shape)}, {"dtype", name_of(tensor.dtype)}, {"chunks", chunks}};
+  if (tensor.hash) object["hash"] = fmt::format("{:016x}", *tensor.hash);
+  return object;
 }
 
 // Why the chunks of a tensor do not tile it; none if they do.
@@ -170,6 +184,7 @@ TensorRecord tensor_of_json(const json& object) {
          {chunk.at("offset").get<std::vector<int64_t>>(), shape_of(chunk.at("shape"))},
          crc_of(chunk.at("crc32c"))});
   }
+  if (object.contains("hash")) tensor.hash = tensor_hash_of(object["hash"]);
   return tensor;
 }
 
@@ -215,13 +230,14 @@ std::optional<std::string> tiling_problem(const Manifest& manifest) {
 
 Manifest manifest_of(const json& document) {
   if (document.at("format") != kFormat) {
-    malformed(fmt::format("format is {}, expected {}", document.at("format").dump(), kFormat));
+    malformed(
+        fmt::format("format is {}, expected {}", shortened_json(document.at("format")), kFormat));
   }
   if (document.at("version") != kVersion) {
     throw Unsupported(
         fmt::format("version {} of the checkpoint format is not supported; read it "
                     "with the program that wrote it, or a newer one",
-                    document.at("version").dump()));
+                    shortened_json(document.at("version"))));
   }
   Manifest manifest;
   manifest.iteration = document.at("iteration").get<int64_t>();
@@ -258,9 +274,9 @@ std::string manifest_text(const Manifest& part) { return json_of(part).dump(); }
 
 Manifest parse_manifest_part(std::string_view text) {
   try {
-    return manifest_of(json::parse(text));
+    return manifest_of(parse_json(text, kManifestPart, "the manifest of a rank"));
   } catch (const json::exception& error) {
-    throw FormatError(fmt::format("the manifest of a rank: {}", error.what()));
+    throw FormatError(fmt::format("the manifest of a rank: {}", json_problem(error)));
   }
 }
 
@@ -274,6 +290,12 @@ void merge(Manifest& manifest, const Manifest& part) {
                 "ranks agree on the shape and dtype of a tensor");
       auto& chunks = known->second.chunks;
       chunks.insert(chunks.end(), tensor.chunks.begin(), tensor.chunks.end());
+      auto& hash = known->second.hash;
+      if (hash && tensor.hash) {
+        *hash += *tensor.hash;
+      } else {
+        hash.reset();
+      }
     }
   }
   manifest.files.insert(part.files.begin(), part.files.end());
@@ -303,7 +325,7 @@ Manifest read_manifest(const std::filesystem::path& directory) {
     if (const auto why = tiling_problem(manifest)) malformed(*why);
     return manifest;
   } catch (const json::exception& error) {
-    throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
+    throw FormatError(fmt::format("{}: {}", path.string(), json_problem(error)));
   } catch (const FormatError& error) {
     throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
   } catch (const Unsupported& error) {
@@ -318,7 +340,7 @@ ArgMap parse_args(std::string_view text, const std::filesystem::path& path) {
   try {
     return args_of(document);
   } catch (const json::exception& error) {
-    throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
+    throw FormatError(fmt::format("{}: {}", path.string(), json_problem(error)));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "megatron/cli/training_words.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/transport.h"
+#include "megatron/core/json.h"
 
 namespace megatron::cli {
 namespace {
@@ -112,7 +113,7 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
   }
   std::vector<nlohmann::json> all;
   for (const std::string& other : all_gathered(text, world)) {
-    all.push_back(nlohmann::json::parse(other));
+    all.push_back(parse_json(other, {}, "the settings of a rank"));
   }
   std::vector<std::string> found;
   for (const nlohmann::json& rank : all) {

@@ -10,6 +10,7 @@
 
 #include "megatron/cli/command.h"
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/core/log.h"
 #include "megatron/core/number_text.h"
 #include "megatron/settings/flag_table.h"
@@ -59,7 +60,7 @@ bool parse_address(FlagTable& table, const std::string& usage, std::span<const s
 }
 
 void print_answer(const httplib::Response& response) {
-  const json body = json::parse(response.body, nullptr, false);
+  const json body = try_parse_json(response.body, kJsonLine);
   if (response.status != 200) {
     const bool has_message = body.is_object() && body.contains("message");
     print_line(fmt::format("Error {}: {}", response.status,
@@ -100,7 +101,7 @@ class PrintedStream {
  private:
   void take_frame(const std::string& frame) {
     if (!frame.starts_with("data: ") || frame == "data: [DONE]") return;
-    const json chunk = json::parse(frame.substr(6), nullptr, false);
+    const json chunk = try_parse_json(frame.substr(6), kJsonLine);
     if (!chunk.is_object()) return;
     if (chunk.contains("error")) error = chunk["error"].value("message", "unknown error");
     for (const json& choice : chunk.value("choices", json::array())) {
@@ -134,7 +135,7 @@ std::optional<std::string> answered(httplib::Client& client, const std::string& 
   if (!result) throw_unreachable(address, result.error());
   print_line("");
   if (result->status != 200) {
-    const json error = json::parse(stream.raw(), nullptr, false);
+    const json error = try_parse_json(stream.raw(), kJsonLine);
     stream.error = error.is_object() && error.contains("error")
                        ? error["error"].value("message", "unknown error")
                        : fmt::format("status {}", result->status);

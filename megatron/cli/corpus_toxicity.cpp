@@ -9,6 +9,7 @@
 #include "megatron/cli/corpus_tool.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/next_line.h"
 #include "megatron/corpus/toxicity.h"
 
 // megatron corpus annotate-toxicity, keep-least-toxic, measure-toxicity, score-words.
@@ -217,7 +218,7 @@ int score_words(std::span<const std::string> words) {
   if (file.empty()) throw ConfigError("--words is missing; give the file of words and weights");
   const corpus::WordScorer scorer(file);
   std::string line;
-  while (std::getline(std::cin, line)) {
+  for (int64_t number = 1; next_line(std::cin, line, number, "standard input"); ++number) {
     print_line(scorer.answer(line));
     std::fflush(stdout);
   }

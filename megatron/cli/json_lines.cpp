@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "megatron/comm/collectives.h"
+#include "megatron/core/json.h"
+#include "megatron/core/next_line.h"
 
 namespace megatron::cli {
 namespace {
@@ -16,8 +18,8 @@ int32_t id_of(const json& value) {
   constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
   const bool is_id = value.is_number_integer() && value >= 0 && value <= kLargest;
   if (is_id) return value.get<int32_t>();
-  throw ConfigError(
-      fmt::format("token id {} must be an integer between 0 and {}", value.dump(), kLargest));
+  throw ConfigError(fmt::format("token id {} must be an integer between 0 and {}",
+                                shortened_json(value), kLargest));
 }
 
 std::vector<int32_t> integers_of(const json& list, const char* field) {
@@ -27,8 +29,8 @@ std::vector<int32_t> integers_of(const json& list, const char* field) {
                           value >= std::numeric_limits<int32_t>::min() &&
                           value <= std::numeric_limits<int32_t>::max();
     if (!is_small) {
-      throw ConfigError(
-          fmt::format("\"{}\" contains {}; it must contain only integers", field, value.dump()));
+      throw ConfigError(fmt::format("\"{}\" contains {}; it must contain only integers", field,
+                                    shortened_json(value)));
     }
     values.push_back(value.get<int32_t>());
   }
@@ -44,18 +46,24 @@ void each_line(const std::string& file, const std::function<void(const std::stri
     if (!stream) throw IoError(fmt::format("{}: cannot open; check the path", file));
   }
   std::istream& in = file == "-" ? std::cin : stream;
+  const std::string place = file == "-" ? "standard input" : file;
   std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) f(line, number);
+  for (int64_t number = 1; next_line(in, line, number, place); ++number) f(line, number);
 }
 
 json object_of(const std::string& line) {
-  json value = json::parse(line, nullptr, false);
+  json value;
+  try {
+    value = parse_json(line, kJsonLine, "this line");
+  } catch (const JsonTooLarge& error) {
+    throw ConfigError(error.what());
+  } catch (const FormatError&) {
+    throw ConfigError(
+        "this is not JSON; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}");
+  }
   if (value.is_object()) return value;
   throw ConfigError(
-      value.is_discarded()
-          ? "this is not JSON; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}"
-          : "this JSON is not an object; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, "
-            "3]}");
+      "this JSON is not an object; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}");
 }
 
 std::vector<int32_t> ids_of(const json& object, const LoadedModel& model) {
@@ -92,12 +100,12 @@ std::vector<std::vector<int32_t>> integer_rows(const json& object, const char* f
 json shared(const json& value, const comm::Group& world) {
   if (world.size() == 1) return value;
   const auto broadcast = [&](TensorView bytes) { comm::broadcast(bytes, 0, world, Stream{}); };
-  std::string text = value.dump();
+  std::string text = dump_json(value);
   auto size = static_cast<int64_t>(text.size());
   broadcast({&size, {1}, DType::kInt64});
   text.resize(static_cast<size_t>(size));
   broadcast({text.data(), {size}, DType::kUInt8});
-  return json::parse(text);
+  return parse_json(text, kJsonLine, "a request");
 }
 
 void each_request(const std::string& file, const comm::Group& world,

@@ -9,7 +9,9 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/core/log.h"
+#include "megatron/core/next_line.h"
 
 namespace megatron::cli {
 namespace {
@@ -31,7 +33,7 @@ std::span<const int32_t> continuation(const Generation& row) {
 
 // The text of a line {"prompt": {"text": "..."}}; nothing if the line is none.
 std::optional<std::string> json_prompt(const std::string& line) {
-  const auto object = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json object = try_parse_json(line, kJsonLine);
   const bool has_prompt = object.is_object() && object.contains("prompt") &&
                           object["prompt"].is_object() && object["prompt"].contains("text") &&
                           object["prompt"]["text"].is_string();
@@ -49,7 +51,7 @@ std::ifstream opened(const std::string& file) {
 bool has_json_prompts(const SampleFlags& flags) {
   std::string line;
   std::ifstream in = opened(flags.sample_input_file);
-  return std::getline(in, line) && json_prompt(line).has_value();
+  return next_line(in, line, 1, flags.sample_input_file) && json_prompt(line).has_value();
 }
 
 // An empty prompt is an end of document.
@@ -110,7 +112,10 @@ std::vector<std::string> problems(const SampleFlags& flags) {
     found.push_back("--num-samples needs --genfile, the file for the samples");
   }
   if (!flags.genfile.empty() && has_prompts(flags)) {
-    found.push_back("--genfile and --sample-input-file exclude each other; give one");
+    found.push_back(
+        fmt::format("--genfile {} and --sample-input-file {} exclude each other; leave out "
+                    "--genfile: the continuations go to {}, which --sample-output-file changes",
+                    flags.genfile, flags.sample_input_file, output_of(flags)));
   }
   if (flags.out_seq_length < 1) {
     found.push_back(fmt::format("--out-seq-length {} must be 1 or more", flags.out_seq_length));
@@ -130,7 +135,8 @@ std::vector<std::vector<int32_t>> sample_prompts(const SampleFlags& flags,
   const auto is_enough = [&] {
     return flags.num_samples > 0 && std::ssize(prompts) == flags.num_samples;
   };
-  for (int64_t number = 1; !is_enough() && std::getline(in, line); ++number) {
+  for (int64_t number = 1; !is_enough() && next_line(in, line, number, flags.sample_input_file);
+       ++number) {
     if (are_json) {
       const std::string place = fmt::format("{}:{}", flags.sample_input_file, number);
       prompts.push_back(ids_of_json_prompt(line, place, tokenizer, positions));

@@ -221,6 +221,23 @@ std::string json_problem(std::string_view text, size_t byte) {
   return fmt::format("is not valid JSON {}", place);
 }
 
+std::string json_problem(const std::exception& error) {
+  constexpr int kType = 302;
+  constexpr int kMissingKey = 403;
+  const auto* known = dynamic_cast<const nlohmann::json::exception*>(&error);
+  if (known == nullptr) return error.what();
+  const std::string_view what = known->what();  // "[..] key 'x' not found", "[..] type must be .."
+  if (const size_t begin = what.find('\''); known->id == kMissingKey && begin < what.size()) {
+    const size_t end = what.rfind('\'');
+    return fmt::format("lacks the key {}", shortened(what.substr(begin + 1, end - begin - 1)));
+  }
+  const size_t rule = what.find("must be ");
+  if (known->id == kType && rule != std::string_view::npos) {
+    return fmt::format("has a value of another type: it {}", what.substr(rule));
+  }
+  return "has a value of another type than belongs there";
+}
+
 std::string dump_json(const nlohmann::json& value, int indent) {
   return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }

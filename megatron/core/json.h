@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -45,6 +46,10 @@ nlohmann::ordered_json try_parse_ordered_json(std::string_view text, const JsonL
 // What is wrong with a text in which nlohmann's parser stopped at `byte`, counted from 1: "is not
 // valid JSON at byte 7 (line 2): it ends too early".
 std::string json_problem(std::string_view text, size_t byte);
+
+// What is wrong with a value that has not the form it must have, in our words: "lacks the key x".
+// `error` is what nlohmann's at() or get() has thrown.
+std::string json_problem(const std::exception& error);
 
 // value.dump(); bytes that are not UTF-8 become U+FFFD instead of an exception.
 std::string dump_json(const nlohmann::json& value, int indent = -1);

@@ -57,6 +57,16 @@ size_t utf8_length(std::string_view text, size_t at) {
   return is_surrogate || is_too_long || c > 0x10FFFF ? 0 : length;
 }
 
+size_t utf8_prefix(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) break;
+    at += length;
+  }
+  return at;
+}
+
 std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -17,6 +17,9 @@ std::string printable(std::string_view text);
 constexpr size_t kShortened = 80;
 std::string shortened(std::string_view text, size_t most = kShortened);
 
+// The bytes before the first that is not UTF-8; text.size() if all are.
+size_t utf8_prefix(std::string_view text);
+
 // The bytes of the character at `at`; 0 if they are not UTF-8. REQUIRES: at < text.size().
 size_t utf8_length(std::string_view text, size_t at);
 

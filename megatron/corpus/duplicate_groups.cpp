@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/corpus/json_object.h"
 
 namespace megatron::corpus {
@@ -69,7 +70,7 @@ Pairs pairs_of(std::string_view line, double threshold) {
                      .problem =
                          "expected {\"id\": [{\"id\": similarity}, ...]}; give the output "
                          "of find-duplicates"};
-  const Json object = Json::parse(line, nullptr, false);
+  const Json object = try_parse_json(line, kJsonLine);
   if (!object.is_object()) return bad;
   Pairs pairs;
   for (const auto& [main, others] : object.items()) {
@@ -87,7 +88,7 @@ Pairs pairs_of(std::string_view line, double threshold) {
 
 // The ids that are not the first of their group; nothing if the line is no group.
 std::optional<std::vector<std::string>> later_ids_of(std::string_view line) {
-  const Json object = Json::parse(line, nullptr, false);
+  const Json object = try_parse_json(line, kJsonLine);
   if (!object.is_object()) return std::nullopt;
   std::vector<std::string> later;
   for (const auto& [number, ids] : object.items()) {

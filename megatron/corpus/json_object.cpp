@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "megatron/core/json.h"
+
 namespace megatron::corpus {
 
 std::string json_text(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -13,7 +15,7 @@ std::string json_text(const std::string& text) { return nlohmann::json(text).dum
 // Writes each member's value while the parser meets its parts, with Python's separators.
 class JsonObject::Reader {
  public:
-  explicit Reader(JsonObject& object) : object_(object) {}
+  Reader(JsonObject& object, std::string_view line) : object_(object), line_(line) {}
 
   const std::string& problem() const { return problem_; }
 
@@ -45,10 +47,8 @@ class JsonObject::Reader {
   bool end_object() { return close('}'); }
   bool end_array() { return close(']'); }
 
-  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) {
-    const std::string_view what = error.what();
-    const size_t bracket = what.find("] ");  // behind the number of the error
-    problem_ = what.substr(bracket == std::string_view::npos ? 0 : bracket + 2);
+  bool parse_error(size_t byte, const std::string&, const nlohmann::json::exception&) {
+    problem_ = "syntax error: the line " + json_problem(line_, byte);
     return false;
   }
 
@@ -101,6 +101,7 @@ class JsonObject::Reader {
   }
 
   JsonObject& object_;
+  std::string_view line_;
   std::string open_;  // the brackets around this place
   std::string key_;   // of the member that is being read
   std::string json_;
@@ -113,7 +114,7 @@ class JsonObject::Reader {
 std::optional<std::string> JsonObject::parse(std::string_view line) {
   members_.clear();
   if (line.find_first_not_of(" \t\r\n") == std::string_view::npos) return "the line is blank";
-  Reader reader(*this);
+  Reader reader(*this, line);
   if (nlohmann::json::sax_parse(line, &reader)) return std::nullopt;
   return reader.problem();
 }

@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/corpus/json_object.h"
 #include "megatron/corpus/lines.h"
 #include "megatron/tokenizers/unicode_text.h"
@@ -99,7 +100,7 @@ void NgramDictionary::save(const std::filesystem::path& path) const {
 void NgramDictionary::load(const std::filesystem::path& path) {
   using Json = nlohmann::json;
   const auto parser = [] {
-    return [](const Line& line) { return Json::parse(line.text, nullptr, false); };
+    return [](const Line& line) { return try_parse_json(line.text, kJsonLine); };
   };
   each_line<Json>({&path, 1}, {}, parser, [&](const Line& line, Json& entry) {
     const bool is_good = entry.is_object() && entry.contains("ngram") &&

@@ -16,6 +16,8 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
+#include "megatron/core/printable.h"
 #include "megatron/corpus/json_object.h"
 
 extern char** environ;
@@ -103,12 +105,12 @@ std::string ScorerProcess::end() {
 }
 
 void ScorerProcess::take_line(std::string_view line, Batch& batch) {
-  const auto answer = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json answer = try_parse_json(line, kJsonLine);
   const bool has_id =
       answer.is_object() && answer.contains("id") && answer["id"].is_number_integer();
   if (!has_id || !answer.contains("score") || !is_score(answer["score"])) {
     problem_ = fmt::format("the scorer {} wrote a line that is no answer: {}", command_,
-                           line.substr(0, 200));
+                           shortened(line, 200));
     return;
   }
   const int64_t id = answer["id"];

@@ -12,6 +12,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
+#include "megatron/core/printable.h"
 #include "megatron/corpus/json_object.h"
 #include "megatron/corpus/ngrams.h"
 #include "megatron/corpus/scorer_process.h"
@@ -61,7 +63,7 @@ Scored scored_line(const Line& line) {
     return scored;
   }
   scored.line = line.text;
-  const nlohmann::json score = nlohmann::json::parse(*json);
+  const nlohmann::json score = try_parse_json(*json, kJsonLine);
   if (!score.is_object()) return scored;
   for (const auto& [name, value] : score.items()) {
     if (value.is_number()) scored.attributes.emplace_back(name, value.get<double>());
@@ -104,7 +106,7 @@ std::vector<std::optional<double>> toxicity_of_prompts(const std::filesystem::pa
   std::vector<std::optional<double>> toxicities;
   const auto read = []() -> std::function<std::optional<double>(const Line&)> {
     return [](const Line& line) -> std::optional<double> {
-      const auto object = nlohmann::json::parse(line.text, nullptr, false);
+      const nlohmann::json object = try_parse_json(line.text, kJsonLine);
       if (!object.is_object() || !object.contains("prompt") || !object["prompt"].is_object()) {
         throw ConfigError(about(
             line, "a prompt is a JSON object {\"prompt\": {\"text\": ..., \"toxicity\": ...}}"));
@@ -339,11 +341,11 @@ std::string WordScorer::score(std::string_view text) const {
 }
 
 std::string WordScorer::answer(std::string_view line) const {
-  const auto asked = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json asked = try_parse_json(line, kJsonLine);
   if (!asked.is_object() || !asked.contains("id") || !asked.contains("text") ||
       !asked["text"].is_string()) {
     throw ConfigError("a line of the input is no {\"id\": ..., \"text\": \"...\"}: " +
-                      std::string(line.substr(0, 200)));
+                      shortened(line, 200));
   }
   return fmt::format("{{\"id\": {}, \"score\": {}}}", asked["id"].dump(),
                      score(asked["text"].get_ref<const std::string&>()));

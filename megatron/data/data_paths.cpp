@@ -9,6 +9,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/core/number_text.h"
 
 namespace megatron {
@@ -41,7 +42,7 @@ std::vector<std::string> items_of(const nlohmann::json& value, const std::string
       items.push_back(item.dump());
     } else {
       throw FormatError(fmt::format("{}: \"{}\" holds {}; expected weights and prefixes", path,
-                                    split, item.dump()));
+                                    split, shortened_json(item)));
     }
   }
   return items;
@@ -60,7 +61,7 @@ std::vector<Blend> blends_of(Split split, std::span<const std::string> items, st
 
 std::array<std::vector<Blend>, 3> read_per_split(const DataConfig& config) {
   const std::string& path = config.per_split_data_args_path;
-  const nlohmann::json file = nlohmann::json::parse(read_text(path), nullptr, false);
+  const nlohmann::json file = parse_json(read_text(path), {}, path);
   if (!file.is_object()) {
     throw FormatError(
         fmt::format("{}: is not a JSON object; expected the keys train, valid, test", path));

@@ -191,8 +191,8 @@ class LineReader::XzSource final : public Source {
   bool at_end_ = false;
 };
 
-LineReader::LineReader(std::filesystem::path path, size_t chunk_bytes)
-    : path_(std::move(path)), chunk_bytes_(chunk_bytes) {
+LineReader::LineReader(std::filesystem::path path, size_t chunk_bytes, size_t max_line_bytes)
+    : path_(std::move(path)), chunk_bytes_(chunk_bytes), max_line_bytes_(max_line_bytes) {
   switch (packing_of(path_)) {
     case Packing::kNone:
       source_ = std::make_unique<PlainSource>(path_);
@@ -223,7 +223,13 @@ bool LineReader::next(LineChunk& chunk) {
     }
     cut = at_end_ ? size : end_of_last_line({buffer.data(), size});
     if (cut > 0 || at_end_) break;
-    wanted *= 2;  // one line is longer than the buffer
+    if (size > max_line_bytes_) {
+      throw FormatError(
+          fmt::format("{}: {}", path_.string(),
+                      too_long_line(num_lines_ + 1, static_cast<int64_t>(max_line_bytes_))));
+    }
+    // One line is longer than the buffer. A byte more than the limit shows that it is exceeded.
+    wanted = std::max(size + 1, std::min(2 * wanted, max_line_bytes_ + 1));
     buffer.resize(wanted + kPadding);
   }
   rest_.assign(buffer, cut, size - cut);

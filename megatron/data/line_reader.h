@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/core/next_line.h"
+
 namespace megatron {
 
 // Some whole lines of a text file, without their line ends.
@@ -28,13 +30,15 @@ class LineReader {
 
   // Chunks hold about chunk_bytes, more for longer lines. Throws IoError, and FormatError for other
   // kinds of compressed files.
-  explicit LineReader(std::filesystem::path path, size_t chunk_bytes = kDefaultChunkBytes);
+  explicit LineReader(std::filesystem::path path, size_t chunk_bytes = kDefaultChunkBytes,
+                      size_t max_line_bytes = size_t{kMaxLineBytes});
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // False at the end of the file. Throws IoError, and FormatError if a compressed file is damaged.
+  // False at the end of the file. Throws IoError, and FormatError if a compressed file is damaged
+  // or a line is longer than max_line_bytes.
   bool next(LineChunk& chunk);
 
  private:
@@ -45,6 +49,7 @@ class LineReader {
 
   std::filesystem::path path_;
   size_t chunk_bytes_;
+  size_t max_line_bytes_;
   std::unique_ptr<Source> source_;
   std::string rest_;  // bytes after the last chunk
   int64_t num_lines_ = 0;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/core/listed.h"
 #include "megatron/data/csv_reader.h"
 #include "megatron/data/line_reader.h"
@@ -83,12 +84,12 @@ void read_objects(LineReader& reader, const std::function<bool(const Json&, int6
       }
       is_first = false;
       const int64_t number = chunk.first_line + static_cast<int64_t>(i);
-      const Json object = Json::parse(line, nullptr, false);
+      const Json object = try_parse_ordered_json(line, kJsonLine);
       if (!take(object_of(object, number), number)) return;
     }
   }
   if (list.empty()) return;
-  const Json entries = Json::parse(list, nullptr, false);
+  const Json entries = try_parse_ordered_json(list, kJsonLine);
   if (!entries.is_array()) {
     throw FormatError(fmt::format("{}: a list begins there, and the file is no valid JSON",
                                   reader.path().string()));

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/data/csv_reader.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
@@ -95,7 +96,7 @@ std::string key_in(const nlohmann::ordered_json& object, const std::string& colu
 // One list of objects, or of texts.
 void read_json_list(const LineReader& reader, const std::string& text, const std::string& column,
                     const Take& take) {
-  const auto list = nlohmann::ordered_json::parse(text, nullptr, false);
+  const nlohmann::ordered_json list = try_parse_ordered_json(text, kJsonLine);
   if (list.is_discarded()) fail(reader, 1, "a list begins here, and the file is no valid JSON");
   if (list.empty()) return;
   const std::string key = key_in(list.front(), column);
@@ -127,7 +128,7 @@ void read_json(LineReader& reader, const std::string& column, const Take& take) 
         continue;
       }
       if (parser == nullptr) {
-        const auto object = nlohmann::ordered_json::parse(line, nullptr, false);
+        const nlohmann::ordered_json object = try_parse_ordered_json(line, kJsonLine);
         parser = std::make_unique<JsonLineParser>(std::vector{key_in(object, column)});
       }
       const int64_t number = chunk.first_line + static_cast<int64_t>(i);

@@ -14,7 +14,8 @@ nlohmann::json read_json(const std::filesystem::path& path) {
 }
 
 nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
-  return parse_json(text, JsonLimits{.unique_keys = true}, path.string());
+  return parse_json(text, JsonLimits{.max_values = int64_t{1} << 28, .unique_keys = true},
+                    path.string());
 }
 
 }  // namespace megatron

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "megatron/core/error.h"
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/json.h"
+#include "megatron/core/printable.h"
+#include "megatron/core/crc32c.h"
 
 namespace megatron {
 namespace {
@@ -56,6 +58,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
   std::map<std::string, std::string> metadata;
   std::string problem;
 
+  explicit HeaderReader(std::string_view text) : text_(text) {}
+
   bool null() override { return refuse("null"); }
   bool boolean(bool) override { return refuse("a boolean"); }
   bool number_integer(number_integer_t value) override {
@@ -69,8 +73,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (numbers_ == nullptr) return refuse(fmt::format("the number {}", value));
     if (numbers_->size() == Shape::kMaxDims) {
-      return fail(fmt::format("tensor {} has a shape of more than {} extents", entries.back().name,
-                              Shape::kMaxDims));
+      return fail(fmt::format("tensor {} has a shape of more than {} extents",
+                              shortened(entries.back().name), Shape::kMaxDims));
     }
     numbers_->push_back(value);
     return true;
@@ -107,11 +111,11 @@ class HeaderReader : public nlohmann::json_sax<json> {
     switch (place_) {
       case Place::kHeader:
         place_ = Place::kHeaderValue;
-        return names_.insert(key_).second || fail(fmt::format("{} occurs twice", key_));
+        return names_.insert(key_).second || fail(fmt::format("{} occurs twice", shortened(key_)));
       case Place::kMetadata:
         place_ = Place::kMetadataValue;
         return !metadata.contains(key_) ||
-               fail(fmt::format("{} occurs twice in {}", key_, kMetadataKey));
+               fail(fmt::format("{} occurs twice in {}", shortened(key_), kMetadataKey));
       default:
         place_ = Place::kField;
         return start_field();
@@ -121,7 +125,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     if (place_ == Place::kEntry) {
       const Entry& entry = entries.back();
       if (!entry.dtype || !entry.shape || !entry.offsets || entry.offsets->size() != 2) {
-        return fail(fmt::format("tensor {} needs dtype, shape and two data_offsets", entry.name));
+        return fail(fmt::format("tensor {} needs dtype, shape and two data_offsets",
+                                shortened(entry.name)));
       }
     }
     place_ = place_ == Place::kHeader ? Place::kOutside : Place::kHeader;
@@ -140,8 +145,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const json::exception& error) override {
-    return fail(fmt::format("not valid JSON at byte {}: {}", position, error.what()));
+  bool parse_error(size_t position, const std::string&, const json::exception&) override {
+    return fail(json_problem(text_, position));
   }
 
  private:
@@ -150,20 +155,24 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool start_field() {
     const Entry& entry = entries.back();
     const bool known = key_ == "dtype" || key_ == "shape" || key_ == "data_offsets";
-    if (!known) return fail(fmt::format("tensor {} has an unknown field {}", entry.name, key_));
+    if (!known)
+      return fail(
+          fmt::format("tensor {} has an unknown field {}", shortened(entry.name), shortened(key_)));
     const bool seen = (key_ == "dtype" && entry.dtype) || (key_ == "shape" && entry.shape) ||
                       (key_ == "data_offsets" && entry.offsets);
-    return !seen || fail(fmt::format("tensor {} states {} twice", entry.name, key_));
+    return !seen || fail(fmt::format("tensor {} states {} twice", shortened(entry.name), key_));
   }
   bool refuse(const std::string& what) {
-    return fail(place_ == Place::kOutside ? fmt::format("{} where an object was expected", what)
-                                          : fmt::format("{} is not a value of {}", what, key_));
+    return fail(place_ == Place::kOutside
+                    ? fmt::format("{} where an object was expected", what)
+                    : fmt::format("{} is not a value of {}", shortened(what), shortened(key_)));
   }
   bool fail(std::string text) {
     problem = std::move(text);
     return false;
   }
 
+  std::string_view text_;
   Place place_ = Place::kOutside;
   std::string key_;
   std::vector<uint64_t>* numbers_ = nullptr;
@@ -185,9 +194,11 @@ DType dtype_named(const std::filesystem::path& path, const Entry& entry) {
     throw Unsupported(
         fmt::format("{}: tensor {} has element type {}, which this program does not "
                     "read; store it as F32, BF16 or F16",
-                    path.string(), entry.name, *entry.dtype));
+                    path.string(), shortened(entry.name), *entry.dtype));
   }
-  fail(path, kSizeBytes, fmt::format("tensor {} has unknown dtype {}", entry.name, *entry.dtype));
+  fail(path, kSizeBytes,
+       fmt::format("tensor {} has unknown dtype {}", shortened(entry.name),
+                   shortened(*entry.dtype)));
 }
 
 // The tensor of an entry; checks that its offsets are inside a buffer of buffer_bytes.
@@ -199,8 +210,8 @@ FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buff
   const auto limit = static_cast<uint64_t>(buffer_bytes);
   if (begin > end || end > limit) {
     fail(path, kSizeBytes,
-         fmt::format("tensor {} lies at [{}, {}), outside the {} bytes of data", entry.name, begin,
-                     end, buffer_bytes));
+         fmt::format("tensor {} lies at [{}, {}), outside the {} bytes of data",
+                     shortened(entry.name), begin, end, buffer_bytes));
   }
   // The overflow check skips extents of 0; the product keeps them.
   auto magnitude = static_cast<uint64_t>(size_of(tensor.spec.dtype));
@@ -210,7 +221,8 @@ FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buff
     is_empty |= extent == 0;
     if (__builtin_mul_overflow(magnitude, std::max<uint64_t>(extent, 1), &magnitude) ||
         magnitude > static_cast<uint64_t>(INT64_MAX)) {
-      fail(path, kSizeBytes, fmt::format("the extents of tensor {} overflow", entry.name));
+      fail(path, kSizeBytes,
+           fmt::format("the extents of tensor {} overflow", shortened(entry.name)));
     }
     extents.push_back(static_cast<int64_t>(extent));
   }
@@ -219,8 +231,8 @@ FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buff
   if (bytes != end - begin) {
     fail(path, kSizeBytes,
          fmt::format("tensor {} of type {} and shape {} takes {} bytes, but [{}, {}) has {}",
-                     entry.name, *entry.dtype, tensor.spec.shape.str(), bytes, begin, end,
-                     end - begin));
+                     shortened(entry.name), *entry.dtype, tensor.spec.shape.str(), bytes, begin,
+                     end, end - begin));
   }
   tensor.spec.name = std::move(entry.name);
   tensor.offset = static_cast<int64_t>(begin);
@@ -229,7 +241,7 @@ FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buff
 
 HeaderReader read_header(const std::filesystem::path& path, std::string_view text) {
   if (text.empty() || text.front() != '{') fail(path, kSizeBytes, "the header is not an object");
-  HeaderReader reader;
+  HeaderReader reader(text);
   if (!json::sax_parse(text.begin(), text.end(), &reader)) {
     fail(path, kSizeBytes, "header: " + reader.problem);
   }

@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
@@ -154,6 +157,13 @@ ShardedWeights::ShardedWeights(std::filesystem::path path, std::vector<WeightTen
 void ShardedWeights::open_file(const std::filesystem::path& file) {
   std::vector<WeightTensor> found =
       is_torch_file(file) ? tensors_of_torch(file) : tensors_of_safetensors(file);
+  const auto is_checked = std::make_shared<std::once_flag>();
+  for (WeightTensor& tensor : found) {
+    tensor.read = [is_checked, file, read = std::move(tensor.read)] {
+      std::call_once(*is_checked, [&] { expect_checksum(file); });
+      return read();
+    };
+  }
   std::ranges::move(found, std::back_inserter(tensors_));
 }
 
@@ -170,7 +180,7 @@ void ShardedWeights::open_index(const std::filesystem::path& index) {
       throw FormatError(
           fmt::format("{}: tensor {} should be in {}, which is not a file name "
                       "of this folder",
-                      index.string(), tensor, file.dump()));
+                      index.string(), tensor, shortened_json(file)));
     }
     names.insert(file.get<std::string>());
   }

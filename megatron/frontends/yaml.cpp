@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "megatron/core/error.h"
+#include "megatron/core/printable.h"
 #include "megatron/data/python_json.h"
 
 namespace megatron::frontends {
@@ -102,16 +103,22 @@ json plain_value(const std::string& text) {
   return text;
 }
 
-json value_of(const YAML::Node& node) {
+// Aliases of aliases could make billions of values of a short text.
+constexpr int64_t kMaxYamlValues = 1'000'000;
+
+json value_of(const YAML::Node& node, int64_t& num_values) {
+  if (++num_values > kMaxYamlValues) {
+    throw YAML::Exception(node.Mark(), fmt::format("more than {} values", kMaxYamlValues));
+  }
   switch (node.Type()) {
     case YAML::NodeType::Map: {
       json map = json::object();
-      for (const auto& entry : node) map[entry.first.Scalar()] = value_of(entry.second);
+      for (const auto& entry : node) map[entry.first.Scalar()] = value_of(entry.second, num_values);
       return map;
     }
     case YAML::NodeType::Sequence: {
       json list = json::array();
-      for (const YAML::Node& item : node) list.push_back(value_of(item));
+      for (const YAML::Node& item : node) list.push_back(value_of(item, num_values));
       return list;
     }
     case YAML::NodeType::Scalar:
@@ -195,8 +202,12 @@ void append(std::string& text, const json& value, int indent) {
 }  // namespace
 
 json read_yaml(const std::string& text, const std::string& source) {
+  if (const size_t valid = utf8_prefix(text); valid < text.size()) {
+    throw FormatError(fmt::format("{}: byte {} is not UTF-8; correct the YAML", source, valid + 1));
+  }
   try {
-    return value_of(YAML::Load(text));
+    int64_t num_values = 0;
+    return value_of(YAML::Load(text), num_values);
   } catch (const YAML::Exception& error) {
     throw FormatError(fmt::format("{}: line {}, column {}: {}; correct the YAML", source,
                                   error.mark.line + 1, error.mark.column + 1, error.msg));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/checkpoint/manifest.h"
+#include "megatron/core/json.h"
 #include "megatron/interchange/model_kind.h"
 
 namespace megatron {
@@ -18,7 +19,7 @@ json json_of(const Shape& shape) {
   return std::vector<int64_t>(shape.dims().begin(), shape.dims().end());
 }
 
-json json_of(const ArgMap& args) { return json::parse(args_text(args)); }
+json json_of(const ArgMap& args) { return parse_json(args_text(args), {}, "the arguments"); }
 
 // Keys and texts of a foreign file need not be UTF-8.
 std::string dumped(const json& value) {

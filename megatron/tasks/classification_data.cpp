@@ -10,6 +10,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/core/log.h"
 #include "megatron/core/number_text.h"
 #include "megatron/tokenizers/unicode_text.h"
@@ -201,7 +202,7 @@ std::vector<ClassificationText> race_texts(const fs::path& folder) {
     for (size_t i = 0; i < lines.size(); ++i) {
       if (trimmed(lines[i]).empty()) continue;
       try {
-        add_race_texts(json::parse(lines[i]), texts);
+        add_race_texts(parse_json(lines[i], kJsonLine, "its question"), texts);
       } catch (const std::exception& problem) {  // of the JSON, or its contents
         throw error_at(file, i + 1, problem.what());
       }

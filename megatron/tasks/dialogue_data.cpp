@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/tasks/detokenize.h"
 #include "megatron/tasks/json_items.h"
 
@@ -96,7 +97,7 @@ std::vector<Dialogue> read_dialogues(const std::filesystem::path& file,
       throw FormatError(fmt::format(
           "{}: item {} lacks a field, or has one of another kind: {}; it needs \"question\", the "
           "answers and the contexts that the flags name (docs/retro.md)",
-          file.string(), number, error.what()));
+          file.string(), number, json_problem(error)));
     }
     number += 1;
   }

@@ -7,6 +7,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/tasks/detokenize.h"
 
 namespace megatron {
@@ -21,21 +22,34 @@ JsonItems json_items_of(const std::filesystem::path& file) {
 std::vector<Json> read_json_items(const std::filesystem::path& file, JsonItems items) {
   const std::string text = read_text(file);
   std::vector<Json> read;
-  try {
-    if (items == JsonItems::kArray) return Json::parse(text).get<std::vector<Json>>();
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string line = text.substr(begin, end - begin);
-      begin = end + 1;
-      const bool is_last = begin >= text.size();
-      if (!is_last || !stripped(line).empty()) read.push_back(Json::parse(line));
-    }
-  } catch (const Json::exception&) {
+  const auto refuse = [&] {
     throw FormatError(fmt::format("{}: item {} is not JSON; write {}", file.string(), read.size(),
                                   items == JsonItems::kArray
                                       ? "a JSON array, or one object a line in a file "
                                         ".txt or .jsonl"
                                       : "one object a line"));
+  };
+  const auto parsed = [&](std::string_view piece) {
+    try {
+      return parse_json(piece, kJsonLine, fmt::format("{}: item {}", file.string(), read.size()));
+    } catch (const JsonTooLarge&) {
+      throw;
+    } catch (const FormatError&) {
+      refuse();
+      throw;
+    }
+  };
+  if (items == JsonItems::kArray) {
+    Json list = parsed(text);
+    if (!list.is_array()) refuse();
+    return std::move(list.get_ref<Json::array_t&>());
+  }
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    const bool is_last = begin >= text.size();
+    if (!is_last || !stripped(line).empty()) read.push_back(parsed(line));
   }
   return read;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/core/listed.h"
 #include "megatron/core/number_text.h"
 #include "megatron/data/table_rows.h"
@@ -40,7 +41,7 @@ int64_t class_of(const LabelledText& text, const std::vector<std::string>& names
 }
 
 std::vector<int64_t> marks_of(const LabelledText& text, int64_t num_labels) {
-  const auto list = nlohmann::json::parse(text.label, nullptr, false);
+  const nlohmann::json list = try_parse_json(text.label);
   std::vector<int64_t> marks;
   if (list.is_array()) {
     for (const auto& item : list) {

@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/tokenizers/base64.h"
 #include "megatron/tokenizers/unicode.h"
 #include "megatron/tokenizers/unicode_text.h"
@@ -51,7 +52,7 @@ TikTokenizer::Options resolved(TikTokenizer::Options options) {
 
 // The bytes of the first `count` tokens.
 std::vector<std::string> read_tokens(const std::string& file, int64_t count) {
-  const nlohmann::json list = nlohmann::json::parse(read_text(file), nullptr, false);
+  const nlohmann::json list = try_parse_json(read_text(file));
   if (!list.is_array() || static_cast<int64_t>(list.size()) < count) {
     throw FormatError(fmt::format(
         "{}: expected a JSON array of at least {} tokens, {}; give the list that belongs to the "

@@ -1,13 +1,15 @@
 #include "megatron/tokenizers/tokenizer_files.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/folder.h"
 #include "megatron/core/hub_cache.h"
+#include "megatron/core/json.h"
 
 namespace megatron {
 namespace {
@@ -28,7 +30,10 @@ constexpr const char* kFolderFiles[] = {
     "vocab.txt",
     "tokenizer.model",
     "spiece.model",
+    "chat_template.jinja",
 };
+// Where transformers writes named chat templates beside chat_template.jinja.
+constexpr const char* kTemplatesFolder = "additional_chat_templates";
 
 bool is_hugging_face(const TokenizerConfig& config) {
   return config.tokenizer_type == "HuggingFaceTokenizer" ||
@@ -39,12 +44,6 @@ bool is_hugging_face(const TokenizerConfig& config) {
 std::string model_name(const TokenizerConfig& config) {
   return config.tokenizer_type == "TikTokenizer" || is_hugging_face(config) ? "tokenizer.json"
                                                                             : "tokenizer.model";
-}
-
-void add_folder(const fs::path& folder, std::vector<TokenizerFile>& files) {
-  for (const char* name : kFolderFiles) {
-    if (fs::is_regular_file(folder / name)) files.push_back({fs::absolute(folder / name), name});
-  }
 }
 
 // The config with each path changed.
@@ -104,20 +103,22 @@ void create(const fs::path& folder) {
   }
 }
 
-// Puts a finished folder in the place of another one or of none.
-void replace_folder(const fs::path& finished, const fs::path& folder) {
-  const fs::path old = finished.string() + "-old";
-  std::error_code failure;
-  if (fs::exists(folder)) fs::rename(folder, old, failure);
-  if (!failure) fs::rename(finished, folder, failure);
-  if (failure) {
-    throw IoError(fmt::format("{}: cannot be renamed to {}: {}", finished.string(), folder.string(),
-                              failure.message()));
-  }
-  fs::remove_all(old, failure);
-}
-
 }  // namespace
+
+std::vector<TokenizerFile> files_of_tokenizer_folder(const fs::path& folder) {
+  std::vector<TokenizerFile> files;
+  for (const char* name : kFolderFiles) {
+    if (fs::is_regular_file(folder / name)) files.push_back({fs::absolute(folder / name), name});
+  }
+  const fs::path templates = folder / kTemplatesFolder;
+  if (!fs::is_directory(templates)) return files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(templates)) {
+    if (!entry.is_regular_file() || entry.path().extension() != ".jinja") continue;
+    files.push_back({fs::absolute(entry.path()),
+                     (fs::path(kTemplatesFolder) / entry.path().filename()).string()});
+  }
+  return files;
+}
 
 std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
   std::vector<TokenizerFile> files;
@@ -132,10 +133,14 @@ std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
                              ? model_path(config.tokenizer_model, "--tokenizer-model")
                              : fs::path(config.tokenizer_model);
   if (fs::is_directory(model)) {
-    add_folder(model, files);
+    std::vector<TokenizerFile> all = files_of_tokenizer_folder(model);
+    files.insert(files.end(), all.begin(), all.end());
     return files;
   }
-  if (is_hugging_face(config)) add_folder(model.parent_path(), files);
+  if (is_hugging_face(config)) {
+    std::vector<TokenizerFile> all = files_of_tokenizer_folder(fs::absolute(model).parent_path());
+    files.insert(files.end(), all.begin(), all.end());
+  }
   // The file itself, whatever it is called, and not a neighbour of the name that its copy gets.
   std::erase_if(files, [&](const TokenizerFile& file) { return file.name == model_name(config); });
   add(model, model_name(config));
@@ -163,25 +168,29 @@ void save_tokenizer(const TokenizerConfig& config, const fs::path& folder, int64
     flags = with_paths(config, [](const fs::path& path) { return fs::absolute(path); });
     break;
   }
-  const fs::path finished = folder.string() + fmt::format(".tmp-{}", ::getpid());
-  create(finished);
+  UnfinishedFolder unfinished(folder);
   for (const TokenizerFile& file : files) {
-    write_text_atomically(finished / file.name, read_text(file.path));
+    const fs::path copy = unfinished.path() / file.name;
+    create(copy.parent_path());
+    write_text_atomically(copy, read_text(file.path));
   }
-  write_text_atomically(finished / kFlagsFile, to_json(flags).dump(1) + "\n");
-  replace_folder(finished, folder);
+  write_text_atomically(unfinished.path() / kFlagsFile, to_json(flags).dump(1) + "\n");
+  write_checksums(unfinished.path());
+  unfinished.commit();
 }
 
 std::optional<TokenizerConfig> saved_tokenizer(const fs::path& folder) {
-  const fs::path file = folder / kFlagsFile;
+  const fs::path file = restored_folder(folder) / kFlagsFile;
   if (!fs::exists(file)) return std::nullopt;
+  expect_checksums(file.parent_path());
   try {
-    return with_paths(from_json(Json::parse(read_text(file))), [&](const fs::path& path) {
-      return path.is_absolute() ? path : fs::absolute(folder) / path;
-    });
+    return with_paths(from_json(parse_json(read_text(file), {}, file.string())),
+                      [&](const fs::path& path) {
+                        return path.is_absolute() ? path : fs::absolute(file.parent_path()) / path;
+                      });
   } catch (const Json::exception& error) {
     throw FormatError(fmt::format("{}: {}; give the flags of the tokenizer on the command line",
-                                  file.string(), error.what()));
+                                  file.string(), json_problem(error)));
   }
 }
 
@@ -209,6 +218,7 @@ std::optional<TokenizerConfig> tokenizer_of_model(const fs::path& folder) {
   } else {
     return std::nullopt;
   }
+  for (const TokenizerFile& file : files_of_tokenizer_folder(folder)) expect_checksum(file.path);
   return config;
 }
 

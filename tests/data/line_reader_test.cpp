@@ -123,6 +123,31 @@ TEST(LineReader, UnpacksXzFiles) {
               HasSubstr("bad.xz: damaged xz file: its data or checksums are wrong"));
 }
 
+TEST(LineReader, ALineHasALimit) {
+  const TemporaryDirectory directory;
+  const std::string text = "ab\n" + std::string(40, 'c');
+  const auto read = [&](const std::filesystem::path& path, size_t most) {
+    LineReader reader(path, 8, most);
+    LineChunk chunk;
+    size_t longest = 0;
+    while (reader.next(chunk)) {
+      for (const std::string_view line : chunk.lines) longest = std::max(longest, line.size());
+    }
+    return longest;
+  };
+  const auto plain = write(directory.path() / "long.txt", text);
+  const auto with_end = write(directory.path() / "with_end.txt", text + "\nab\n");
+  const auto packed = directory.path() / "long.gz";
+  gzFile file = gzopen(packed.c_str(), "wb");
+  gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(file);
+  for (const std::filesystem::path& path : {plain, with_end, packed}) {
+    EXPECT_EQ(read(path, 40), 40);
+    EXPECT_THAT(message_of<FormatError>([&] { read(path, 39); }),
+                AllOf(HasSubstr(path.string() + ": line 2 is longer than 39 bytes; split this")));
+  }
+}
+
 TEST(LineReader, OtherPackedFilesAreNamed) {
   const TemporaryDirectory directory;
   const auto zst = write(directory.path() / "a.jsonl", "\x28\xb5\x2f\xfd.....");

@@ -10,6 +10,9 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
+#include "megatron/data/indexed_dataset.h"
+#include "megatron/data/md5.h"
 #include "megatron/data/python_json.h"
 
 namespace megatron {
@@ -18,10 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json parsed(const std::filesystem::path& path) {
-  const std::string text = read_text(path);
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) throw FormatError(path.string() + ": is not JSON");
-  return value;
+  return parse_ordered_json(read_text(path), kJsonLine, path.string());
 }
 
 template <class T>
@@ -174,7 +174,8 @@ std::vector<ChunkSource> read_chunk_sources(const std::filesystem::path& directo
          .chunks = member<int64_t>(info, "n_chunks", path),
          .train_chunks = member<int64_t>(info, "n_chunks_train", path),
          .invalid_chunks = member<int64_t>(info, "n_chunks_invalid", path),
-         .sampled_chunks = member<int64_t>(info, "n_chunks_sampled", path)});
+         .sampled_chunks = member<int64_t>(info, "n_chunks_sampled", path),
+         .digest = info.contains("data_md5") ? member<std::string>(info, "data_md5", path) : ""});
   }
   return sources;
 }
@@ -194,8 +195,32 @@ void write_chunk_sources(const std::filesystem::path& directory,
                      {"n_chunks_train", source.train_chunks},
                      {"n_chunks_invalid", source.invalid_chunks},
                      {"n_chunks_sampled", source.sampled_chunks}});
+    if (!source.digest.empty()) infos.back()["data_md5"] = source.digest;
   }
   write_text_atomically(chunk_sources_file(directory), python_json(infos));
+}
+
+std::string data_digest(const std::string& prefix) {
+  constexpr size_t kSampled = size_t{16} << 20;  // bytes at each end
+  std::string digests;
+  for (const std::filesystem::path& path : {index_file(prefix), tokens_file(prefix)}) {
+    const MappedFile file(path);
+    const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
+                                 file.bytes().size());
+    const size_t end = std::max(bytes.size(), kSampled) - kSampled;
+    digests += fmt::format("{} {} {} ", bytes.size(), md5_hex(bytes.substr(0, kSampled)),
+                           md5_hex(bytes.substr(end)));
+  }
+  return md5_hex(digests);
+}
+
+void expect_same_data(const ChunkSource& source, const std::filesystem::path& directory) {
+  if (source.digest.empty() || source.digest == data_digest(source.prefix)) return;
+  throw ConfigError(fmt::format(
+      "{}: the data have changed since their chunks were cut for --retro-workdir {}, so chunks, "
+      "index and neighbours are of other texts; give another --retro-workdir, or delete its db, "
+      "index and query",
+      source.prefix, directory.string()));
 }
 
 std::filesystem::path individual_chunks(const std::filesystem::path& directory,

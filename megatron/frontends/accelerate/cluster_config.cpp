@@ -8,6 +8,7 @@
 #include <span>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/core/number_text.h"
 #include "megatron/frontends/yaml.h"
 
@@ -148,7 +149,8 @@ json meant_by(const std::string& key, const json& value) {
 void read_legacy(const json& file, ClusterConfig& config, std::vector<std::string>& problems) {
   if (file.contains("fp16") && config.values["mixed_precision"].is_null()) {
     if (!file["fp16"].is_boolean()) {
-      problems.push_back(fmt::format("fp16 is {}; it must be true or false", file["fp16"].dump()));
+      problems.push_back(
+          fmt::format("fp16 is {}; it must be true or false", shortened_json(file["fp16"])));
     } else {
       config.values["mixed_precision"] = file["fp16"].get<bool>() ? "fp16" : "no";
     }
@@ -232,7 +234,7 @@ ClusterConfig cluster_config_of(const json& file, const std::string& source, boo
       config.values[name] = *fitting;
     } else {
       problems.push_back(
-          fmt::format("{} is {}; it must be {}", name, value.dump(), name_of(key->kind)));
+          fmt::format("{} is {}; it must be {}", name, shortened_json(value), name_of(key->kind)));
     }
   }
   read_legacy(file, config, problems);
@@ -278,7 +280,7 @@ std::vector<std::string> problems(const ClusterConfig& config) {
     const json value = config.map("megatron_lm_config").value(key, json(1));
     if (value.is_number_integer() && value.get<int64_t>() >= 1) return value.get<int64_t>();
     found.push_back(
-        fmt::format("{} is {}; it must be an integer of at least 1", key, value.dump()));
+        fmt::format("{} is {}; it must be an integer of at least 1", key, shortened_json(value)));
     return int64_t{1};
   };
   const int64_t tensor = degree("megatron_lm_tp_degree");

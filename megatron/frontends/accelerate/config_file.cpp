@@ -6,6 +6,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/json.h"
 #include "megatron/frontends/yaml.h"
 
 namespace megatron::frontends {
@@ -21,12 +22,7 @@ bool is_json(const std::filesystem::path& path) { return path.extension() == ".j
 
 nlohmann::json parsed(const std::filesystem::path& path, const std::string& text) {
   if (!is_json(path)) return read_yaml(text, path.string());
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw FormatError(
-        fmt::format("{}: byte {} is not valid JSON; correct the file", path.string(), error.byte));
-  }
+  return parse_json(text, {}, path.string());
 }
 
 }  // namespace

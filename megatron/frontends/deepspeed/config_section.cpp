@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/core/json.h"
 #include "megatron/core/number_text.h"
 
 namespace megatron::frontends {
@@ -17,7 +18,8 @@ std::string ConfigSection::path(const std::string& key) const {
 }
 
 void ConfigSection::refuse(const std::string& key, const std::string& rule) {
-  problems_.push_back(fmt::format("{} is {}; it must be {}", path(key), map_.at(key).dump(), rule));
+  problems_.push_back(
+      fmt::format("{} is {}; it must be {}", path(key), shortened_json(map_.at(key)), rule));
 }
 
 // The value, unless it is absent, null or "auto".

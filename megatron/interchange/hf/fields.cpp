@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 
 namespace megatron {
 
@@ -34,11 +35,20 @@ std::vector<std::string> HfFields::texts(const char* name) const {
 }
 
 std::optional<int64_t> HfFields::token(const char* name) const {
-  if (!has(name)) return std::nullopt;
+  const std::vector<int64_t> all = tokens(name);
+  return all.empty() ? std::nullopt : std::optional(all.front());
+}
+
+std::vector<int64_t> HfFields::tokens(const char* name) const {
+  if (!has(name)) return {};
   const json& value = object_[name];
-  const json& first = value.is_array() && !value.empty() ? value[0] : value;
-  if (!first.is_number_integer()) wrong(name, "a token id");
-  return first.get<int64_t>();
+  const json list = value.is_array() ? value : json::array({value});
+  std::vector<int64_t> ids;
+  for (const json& id : list) {
+    if (!id.is_number_integer()) wrong(name, "a token id or a list of them");
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
 }
 
 std::optional<HfFields> HfFields::object(const char* name) const {
@@ -48,13 +58,13 @@ std::optional<HfFields> HfFields::object(const char* name) const {
 }
 
 void HfFields::unsupported(const char* name, std::string_view why) const {
-  const std::string value = has(name) ? object_[name].dump() : "absent";
+  const std::string value = has(name) ? shortened_json(object_[name]) : "absent";
   throw Unsupported(fmt::format("{}: {} is {}: {}", path_.string(), name, value, why));
 }
 
 void HfFields::wrong(const char* name, const char* expected) const {
   throw FormatError(fmt::format("{}: {} is {}, expected {}", path_.string(), name,
-                                object_[name].dump(), expected));
+                                shortened_json(object_[name]), expected));
 }
 
 const json& HfFields::required(const char* name) const {

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/json.h"
 #include "megatron/formats/json_file.h"
@@ -73,12 +74,17 @@ void expect_plain(const json& settings, const fs::path& file) {
   }
 }
 
+json adapter_settings(const fs::path& folder) {
+  expect_checksum(folder / kConfigFile);
+  return read_json(folder / kConfigFile);
+}
+
 class Reader {
  public:
   Reader(const fs::path& folder, const TransformerConfig& config)
       : folder_(folder),
         config_(config),
-        settings_(read_json(folder / kConfigFile)),
+        settings_(adapter_settings(folder)),
         file_(weights_of(folder)),
         table_(hf_names(hf_family_of(config), config)) {
     expect_plain(settings_, folder / kConfigFile);
@@ -267,7 +273,7 @@ bool is_peft_folder(const fs::path& folder) {
 
 std::string base_model_of(const fs::path& folder) {
   const fs::path file = folder / kConfigFile;
-  const json settings = read_json(file);
+  const json settings = adapter_settings(folder);
   const auto name = settings.find("base_model_name_or_path");
   if (name != settings.end() && name->is_string() && !name->get<std::string>().empty()) {
     return name->get<std::string>();

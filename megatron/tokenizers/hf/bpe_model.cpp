@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/tokenizers/blank_words.h"
 #include "megatron/tokenizers/hf/model_file.h"
 #include "megatron/tokenizers/unicode.h"
@@ -67,7 +68,7 @@ BpeModel::BpeModel(const ModelFile& file)
     throw FormatError(
         fmt::format("the model has dropout {}, which would give other ids each time; "
                     "set it to null",
-                    dropout.dump()));
+                    shortened_json(dropout)));
   }
   const std::string unknown = text_or_empty(file.settings, "unk_token");
   if (!unknown.empty()) unknown_id_ = vocabulary_.id_of(unknown);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/tokenizers/byte_map.h"
 #include "megatron/tokenizers/text_rules.h"
 #include "megatron/tokenizers/unicode.h"
@@ -53,7 +54,7 @@ HfTokenizer::HfTokenizer(const std::string& path, Options options) : options_(st
     throw FormatError(fmt::format(
         "{}: a field of tokenizer.json is missing or of another type than it must be: {}; copy the "
         "file again",
-        path, error.what()));
+        path, json_problem(error)));
   } catch (const FormatError& error) {
     throw FormatError(fmt::format("{}: tokenizer.json: {}", path, error.what()));
   }
@@ -66,6 +67,7 @@ void HfTokenizer::build(const HfFiles& files) {
   pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
   model_ = make_model(files.tokenizer.model);
   decoder_ = make_decoder(part("decoder"));
+  byte_decoder_ = make_decoder(part("decoder"), BrokenText::kKept);
   if (options_.include_special_tokens) surroundings_ = make_surroundings(part("post_processor"));
   removes_extra_blanks_ = files.removes_extra_blanks;
   add_all_tokens(files);
@@ -248,20 +250,31 @@ const std::string* HfTokenizer::text_of(int32_t id) const {
   return added != nullptr ? added : model_->piece(id);
 }
 
+const std::string* HfTokenizer::decoded_piece(int32_t id) const {
+  const auto normal = normal_texts_.find(id);
+  return normal != normal_texts_.end() ? &normal->second : text_of(id);
+}
+
 std::string HfTokenizer::decode(std::span<const int32_t> ids) const {
   std::vector<std::string> pieces;
   for (const int32_t id : ids) {
-    const auto normal = normal_texts_.find(id);
-    if (normal != normal_texts_.end()) {
-      pieces.push_back(normal->second);
-    } else if (const std::string* text = text_of(id)) {
-      pieces.push_back(*text);
-    }
+    if (const std::string* piece = decoded_piece(id)) pieces.push_back(*piece);
   }
   decoder_(pieces);
   std::string text;
   for (const std::string& piece : pieces) text += piece;
   return removes_extra_blanks_ ? without_extra_blanks(std::move(text)) : text;
+}
+
+std::string HfTokenizer::token_bytes(int32_t id) const {
+  const std::string* piece = decoded_piece(id);
+  if (piece == nullptr) return {};
+  const std::string before = "a";  // the text has begun
+  std::vector<std::string> pieces = {before, *piece};
+  byte_decoder_(pieces);
+  std::string bytes;
+  for (const std::string& part : pieces) bytes += part;
+  return bytes.starts_with(before) ? bytes.substr(before.size()) : bytes;
 }
 
 std::string HfTokenizer::piece(int32_t id) const {

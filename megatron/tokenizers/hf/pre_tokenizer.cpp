@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/tokenizers/byte_map.h"
 #include "megatron/tokenizers/hf/pattern.h"
 #include "megatron/tokenizers/unicode_text.h"
@@ -127,7 +128,7 @@ PrependScheme prepend_scheme_of(const Json& json) {
   throw FormatError(
       fmt::format("prepend_scheme {} is not known; there are \"always\", \"first\" "
                   "and \"never\"",
-                  scheme.dump()));
+                  shortened_json(scheme)));
 }
 
 std::vector<PreTokenizerStep> make_metaspace(const Json& json) {
