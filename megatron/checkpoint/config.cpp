@@ -16,6 +16,12 @@ std::vector<std::string> problems(const CheckpointConfig& c) {
   } else if (!c.save.empty() && c.save_interval == 0) {
     found.emplace_back("--save-interval is required with --save; for example --save-interval 1000");
   }
+  if (c.ckpt_step < 0) {
+    found.push_back(
+        fmt::format("--ckpt-step {} must be an iteration, from 1 on; leave the flag out for the "
+                    "latest one",
+                    c.ckpt_step));
+  }
   if (c.keep_last < 0) {
     found.push_back(fmt::format("--keep-last {} must be at least 1", c.keep_last));
   }

@@ -54,6 +54,15 @@ int number(const Lookup& variable, const char* name, int otherwise) {
   return result;
 }
 
+int port(const Lookup& variable) {
+  const int result = number(variable, "MASTER_PORT", 0);
+  if (result <= 65535) return result;
+  throw ConfigError(fmt::format(
+      "environment variable MASTER_PORT is {}, but ports go from 1 to 65535; set it to a free port "
+      "of rank 0's host",
+      result));
+}
+
 // Item `index` of a Slurm list: "4(x2),1" is 4, 4, 1. 0 if there is no such item.
 int list_item(std::string_view list, int index) {
   const char* const end = list.data() + list.size();
@@ -124,7 +133,7 @@ std::optional<LaunchEnvironment> launch_environment(const Lookup& variable) {
     LaunchEnvironment found = place_of(*names, variable);
     if (found.launcher == LaunchEnvironment::Launcher::kMpi || found.size == 1) return found;
     found.master_address = text(variable, "MASTER_ADDR");
-    found.master_port = number(variable, "MASTER_PORT", 0);
+    found.master_port = port(variable);
     if (names == &kSlurm) {
       if (found.master_address.empty() && variable("PMIX_RANK") != nullptr) {  // srun --mpi=pmix
         found.launcher = LaunchEnvironment::Launcher::kMpi;

@@ -207,6 +207,11 @@ CheckpointSource adapted_source(const std::filesystem::path& folder) {
 
 CheckpointSource find_source(const fs::path& load, int64_t ckpt_step, bool must_exist,
                              LoadFormat load_format, Parts parts) {
+  if (ckpt_step < 0) {
+    throw ConfigError(fmt::format(
+        "--ckpt-step {} must be an iteration, from 1 on; leave the flag out for the latest one",
+        ckpt_step));
+  }
   if (load.empty()) return {};
   if (is_peft_folder(load)) return adapted_source(load);
   const std::optional<Found> found = find(load, ckpt_step);

@@ -67,6 +67,8 @@ std::vector<std::string> problems(const OptimizerConfig& c) {
   require(c.adam_beta2 >= 0.0 && c.adam_beta2 < 1.0,
           fmt::format("--adam-beta2 {} must be in [0, 1)", c.adam_beta2));
   require(c.adam_eps > 0.0, fmt::format("--adam-eps {} must be greater than 0", c.adam_eps));
+  require(c.sgd_momentum >= 0.0 && c.sgd_momentum < 1.0,
+          fmt::format("--sgd-momentum {} must be in [0, 1)", c.sgd_momentum));
   require(c.muon_momentum >= 0.0 && c.muon_momentum < 1.0,
           fmt::format("--muon-momentum {} must be in [0, 1)", c.muon_momentum));
   require(c.muon_num_ns_steps >= 1,

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "megatron/core/error.h"
 #include "megatron/core/number_text.h"
+#include "megatron/core/printable.h"
 #include "megatron/settings/edit_distance.h"
+#include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron {
 namespace {
@@ -82,6 +85,27 @@ std::optional<bool> truth_of(std::string word) {
   return std::nullopt;
 }
 
+// The words, those that are not UTF-8 as printable(). Adds a problem for each of these, with the
+// flag before it.
+std::vector<std::string> in_utf8(std::span<const std::string> words,
+                                 std::vector<std::string>& problems) {
+  std::vector<std::string> readable;
+  readable.reserve(words.size());
+  std::string flag;
+  for (const std::string& word : words) {
+    const bool is_readable = is_valid_utf8(word);
+    readable.push_back(is_readable ? word : printable(word));
+    const bool is_flag = is_flag_like(readable.back());
+    if (is_flag) flag = readable.back() + " ";
+    if (is_readable) continue;
+    problems.push_back(
+        fmt::format("{}{} must be UTF-8, because checkpoints and logs keep it as JSON; rename the "
+                    "file, or write the text in UTF-8",
+                    is_flag ? "" : flag, readable.back()));
+  }
+  return readable;
+}
+
 // The value of one occurrence's words; `wrong` gets the sentence if they are invalid.
 ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::string& wrong) {
   const auto reject = [&](const std::string& word, const std::string& rule) {
@@ -103,12 +127,20 @@ ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::str
     }
     case FlagType::kInt: {
       const auto number = integer_of(words.front());
-      return number ? ArgValue(*number) : reject(words.front(), "must be an integer");
+      if (!number) return reject(words.front(), "must be an integer");
+      if (*number == 0 && flag.refuses_zero) {
+        return reject(words.front(), "must be greater than 0; leave the flag out for its default");
+      }
+      if (*number > flag.most) {
+        return reject(words.front(), fmt::format("must be at most {}", flag.most));
+      }
+      return *number;
     }
     case FlagType::kFloat: {
       const auto number = number_of(words.front());
-      return number && *number == *number ? ArgValue(*number)
-                                          : reject(words.front(), "must be a number");
+      if (!number || std::isnan(*number)) return reject(words.front(), "must be a number");
+      if (std::isinf(*number)) return reject(words.front(), "must be a finite number");
+      return *number;
     }
     case FlagType::kChoice: {
       const auto found = std::find(flag.choices.begin(), flag.choices.end(), words.front());
@@ -303,6 +335,16 @@ Flag& Flag::in_every_version() {
   return *this;
 }
 
+Flag& Flag::not_zero() {
+  refuses_zero = true;
+  return *this;
+}
+
+Flag& Flag::at_most(int64_t value) {
+  most = value;
+  return *this;
+}
+
 Flag& Flag::no_effect(std::string why) {
   status = FlagStatus::kIgnored;
   reason = std::move(why);
@@ -467,8 +509,9 @@ void FlagTable::set(const Flag& flag, std::span<const std::string> words, const 
   parsed.given.insert(flag.dest);
 }
 
-ParsedFlags FlagTable::parse(std::span<const std::string> words) {
+ParsedFlags FlagTable::parse(std::span<const std::string> given_words) {
   ParsedFlags parsed;
+  const std::vector<std::string> words = in_utf8(given_words, parsed.problems);
   const size_t count = words.size();
   for (size_t i = 0; i < count;) {
     const std::string& word = words[i++];
@@ -532,6 +575,14 @@ void FlagTable::assign(const std::string& dest, const ArgValue& value) {
   const Flag* flag = find(dest);
   if (flag == nullptr) throw ConfigError(fmt::format("{} is not a setting", dest));
   if (std::holds_alternative<std::monostate>(value)) return;
+  const auto* const number = std::get_if<double>(&value);
+  if (number != nullptr && !std::isfinite(*number)) {
+    throw ConfigError(fmt::format("{} {} must be a finite number", dest, text_of(value)));
+  }
+  const auto* const text = std::get_if<std::string>(&value);
+  if (text != nullptr && !is_valid_utf8(*text)) {
+    throw ConfigError(fmt::format("{} {} must be UTF-8", dest, printable(*text)));
+  }
   if (!std::visit(AssignTo{value}, flag->field)) {
     throw ConfigError(fmt::format(
         "{} cannot take the value {}; it must be {}", dest, text_of(value),

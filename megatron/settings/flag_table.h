@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -85,6 +86,8 @@ struct Flag {
   FromCheckpoint taken_from_checkpoint = FromCheckpoint::kNever;
   bool must_continue = false;        // a run that goes on must have the checkpoint's value
   bool is_in_every_version = false;  // see in_every_version()
+  bool refuses_zero = false;         // see not_zero()
+  int64_t most = std::numeric_limits<int64_t>::max();  // the largest integer that is accepted
 
   Flag& none();                                 // the default shows as None
   Flag& prints(ArgValue default_value);         // the default shows as this
@@ -96,6 +99,10 @@ struct Flag {
   Flag& continued();
   // Checkpoints of every version of Megatron-LM store the setting with this type and meaning.
   Flag& in_every_version();
+  // 0 in the field means "not given", so giving 0 is a problem.
+  Flag& not_zero();
+  // A larger integer is a typing error that would cost memory or time.
+  Flag& at_most(int64_t value);
   // The effect of giving the flag, if the status does not say it.
   Flag& no_effect(std::string why);          // accepted: "--flag has no effect: <why>"
   Flag& refused(std::string missing);        // only the default value is accepted
@@ -106,6 +113,9 @@ struct Flag {
   bool takes_value() const { return type != FlagType::kSwitch && type != FlagType::kOff; }
   bool takes_list() const { return type == FlagType::kInts || type == FlagType::kTexts; }
 };
+
+// The most threads that a flag may ask for.
+inline constexpr int64_t kMaxThreads = 4096;
 
 // The result of parsing a command line besides the values it set.
 struct ParsedFlags {

@@ -17,6 +17,7 @@
 #include "megatron/settings/retro_project.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
+#include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron {
 namespace {
@@ -37,6 +38,7 @@ class Resolver {
     apply_retro_project(args_, problems_);
     // Checkpoints store these paths and may be used from other directories.
     args_.tokenizer = with_absolute_paths(args_.tokenizer);
+    directory_in_utf8();
     trackers();
     if (!has_possible_sizes(args_, problems_)) return;
     ranks(world_size);
@@ -62,6 +64,17 @@ class Resolver {
   }
   void exclude(bool both, const char* one, const char* other) {
     require(!both, fmt::format("{} and {} exclude each other; keep one", one, other));
+  }
+
+  void directory_in_utf8() {
+    const TokenizerConfig& c = args_.tokenizer;
+    for (const std::string* path : {&c.vocab_file, &c.merge_file, &c.tokenizer_model}) {
+      if (is_valid_utf8(*path)) continue;
+      problems_.emplace_back(
+          "the working directory's name is not UTF-8, and checkpoints keep the paths of the "
+          "tokenizer as JSON; rename the directory, or start in another one");
+      return;
+    }
   }
 
   void trackers() {

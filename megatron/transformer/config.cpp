@@ -12,12 +12,16 @@
 namespace megatron {
 namespace {
 
-// "1, 2, 4": the divisors of `value` up to `limit`.
+// "1, 2, 4": the divisors of `value` up to `limit`, for messages: the first thousand numbers and
+// `value` are tried.
 std::string divisors(int64_t value, int64_t limit) {
+  constexpr int64_t kTried = 1000;
   std::string text;
-  for (int64_t d = 1; d <= limit; ++d) {
-    if (value % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
+  const auto add = [&](int64_t d) { text += fmt::format("{}{}", text.empty() ? "" : ", ", d); };
+  for (int64_t d = 1; d <= std::min(limit, kTried); ++d) {
+    if (value % d == 0) add(d);
   }
+  if (limit == value && value > kTried) add(value);
   return text;
 }
 
@@ -236,6 +240,16 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
     return value > 0;
   };
 
+  constexpr int64_t kMaxLayers = 100'000;
+  constexpr int64_t kMaxWidth = int64_t{1} << 24;
+  const auto at_most = [&](int64_t value, const char* flag, int64_t most) {
+    require(value <= most, fmt::format("{} {} must be at most {}", flag, value, most));
+  };
+  at_most(c.num_layers, "--num-layers", kMaxLayers);
+  at_most(c.decoder_num_layers, "--decoder-num-layers", kMaxLayers);
+  at_most(c.num_attention_heads, "--num-attention-heads", kMaxWidth);
+  at_most(c.num_query_groups, "--num-query-groups", kMaxWidth);
+  if (!found.empty()) return found;  // products of sizes may overflow, loops may not end
   positive(c.num_layers, "--num-layers", "12");
   const bool has_hidden = positive(c.hidden_size, "--hidden-size", "768");
   const bool has_heads = positive(c.num_attention_heads, "--num-attention-heads", "12");

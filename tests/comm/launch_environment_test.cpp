@@ -121,6 +121,14 @@ TEST(LaunchEnvironmentTest, NonsenseIsNamed) {
       }),
       "RANK and WORLD_SIZE are set, MASTER_ADDR or MASTER_PORT is not: set them to the host of "
       "rank 0 and a free port there, or unset RANK to run alone");
+  EXPECT_EQ(message_of<ConfigError>([] {
+              place({{"RANK", "0"},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", "gpu0"},
+                     {"MASTER_PORT", "99999999"}});
+            }),
+            "environment variable MASTER_PORT is 99999999, but ports go from 1 to 65535; set it to "
+            "a free port of rank 0's host");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
@@ -331,6 +332,39 @@ TEST(FlagErrorsTest, AreTheCases) {
     }
   }
   EXPECT_GT(cases, 40);
+}
+
+// Checkpoints keep every setting as JSON: found at the start, not when the first one is saved.
+TEST(FlagErrorsTest, TextsMustBeUtf8) {
+  EXPECT_THAT(problems_of(std::string(kMinimal) + "--save n\xff --save-interval 5"),
+              ElementsAre("--save n\\xff must be UTF-8, because checkpoints and logs keep it as "
+                          "JSON; rename the file, or write the text in UTF-8"));
+  EXPECT_THAT(problems_of(std::string(kMinimal) + "--tensorboard-dir=\xed\xa0\x80"),
+              ElementsAre(testing::StartsWith("--tensorboard-dir=\\xed\\xa0\\x80 must be UTF-8")));
+  EXPECT_THAT(problems_of(std::string(kMinimal) + "--wandb-exp-name na\xc3\xafve"), IsEmpty());
+  TrainingArgs args;
+  FlagTable flags = training_flags(args);
+  EXPECT_THROW(flags.assign("save", std::string("\xff")), ConfigError);
+  EXPECT_THROW(flags.assign("lr", std::numeric_limits<double>::infinity()), ConfigError);
+}
+
+// Before anything is done for each layer or head: two thousand million take half a minute.
+TEST(FlagErrorsTest, HugeNumbersOfHeadsAreRefusedAtOnce) {
+  TransformerConfig config;
+  config.num_layers = std::numeric_limits<int32_t>::max();
+  config.hidden_size = 8;
+  config.num_attention_heads = std::numeric_limits<int32_t>::max();
+  EXPECT_THAT(problems(resolved(config), 2),
+              ElementsAre("--num-layers 2147483647 must be at most 100000",
+                          "--num-attention-heads 2147483647 must be at most 16777216",
+                          "--num-query-groups 2147483647 must be at most 16777216"));
+  config.num_layers = 1;
+  config.max_position_embeddings = config.seq_length = 8;
+  config.num_attention_heads = 16'777'213;
+  config.kv_channels = 1;
+  EXPECT_THAT(problems(resolved(config), 2),
+              Contains("--num-attention-heads 16777213 must be a multiple of "
+                       "--tensor-model-parallel-size 2; use one of 1, 16777213"));
 }
 
 TEST(ArgMapTest, KeepsTypes) {

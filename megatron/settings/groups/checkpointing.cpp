@@ -20,8 +20,10 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
        {"hf", SaveFormat::kHuggingFace}},
       "Format of --save: this program's, Megatron-LM's (two models, or torch_dist), or a "
       "Hugging Face folder without the optimizer.");
-  flags.add_optional("--keep-last", c.keep_last,
-                     "Keep only this many of the newest checkpoints; all if not given.");
+  flags
+      .add_optional("--keep-last", c.keep_last,
+                    "Keep only this many of the newest checkpoints; all if not given.")
+      .not_zero();
   flags.add_optional("--save-retain-interval", c.save_retain_interval,
                      "Always keep checkpoints of iterations divisible by this.");
   flags

@@ -31,10 +31,14 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
                     {"cosine", W::kCosine},
                     {"minus_sqrt", W::kMinusSqrt}},
                    "Style of the last phase of --lr-decay-style WSD.");
-  flags.add_optional("--lr-decay-iters", c.lr_decay_iters,
-                     "Iterations until --min-lr; --train-iters if not given.");
-  flags.add_optional("--lr-decay-samples", c.lr_decay_samples,
-                     "Samples until --min-lr; --train-samples if not given.");
+  flags
+      .add_optional("--lr-decay-iters", c.lr_decay_iters,
+                    "Iterations until --min-lr; --train-iters if not given.")
+      .not_zero();
+  flags
+      .add_optional("--lr-decay-samples", c.lr_decay_samples,
+                    "Samples until --min-lr; --train-samples if not given.")
+      .not_zero();
   flags.add_optional("--lr-wsd-decay-iters", c.lr_wsd_decay_iters,
                      "Iterations of WSD's last phase.");
   flags.add_optional("--lr-wsd-decay-samples", c.lr_wsd_decay_samples,

@@ -10,8 +10,11 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("machine");
   flags.add_choice("--device", c.device, {{"auto", D::kAuto}, {"cpu", D::kCpu}, {"cuda", D::kCuda}},
                    "Device of training; auto: a GPU if there is one.");
-  flags.add_optional("--num-threads", c.num_threads,
-                     "Threads of CPU kernels; all cores of this process if not given.");
+  flags
+      .add_optional("--num-threads", c.num_threads,
+                    "Threads of CPU kernels; all cores of this process if not given.")
+      .not_zero()
+      .at_most(kMaxThreads);
   flags.add_switch("--cuda-graph", c.cuda_graph,
                    "On a GPU, record a microbatch once and replay it where that is safe: the "
                    "default.");

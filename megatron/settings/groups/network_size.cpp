@@ -22,6 +22,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_optional("--decoder-num-layers", c.decoder_num_layers,
                     "Number of T5 decoder layers; those of the encoder if not given.")
+      .not_zero()
       .architecture()
       .only_for({"T5"});
   flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.")
@@ -32,6 +33,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
           "--ffn-hidden-size", c.ffn_hidden_size,
           "Hidden size of the MLP; 4 * hidden size if not given, with --swiglu 2/3 of that, "
           "rounded down to a multiple of 64.")
+      .not_zero()
       .architecture();
   flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.")
       .architecture()
@@ -40,6 +42,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_optional("--kv-channels", c.kv_channels,
                     "Size of one attention head; hidden size / heads if not given.")
+      .not_zero()
       .architecture();
   flags
       .add_switch("--group-query-attention", c.group_query_attention,
@@ -121,6 +124,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_optional("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
                     "Pad the vocabulary to exactly this size.")
+      .not_zero()
       .becomes("padded_vocab_size")
       .continued();
   flags

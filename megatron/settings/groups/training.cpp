@@ -23,6 +23,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
           "--global-batch-size", c.global_batch_size,
           "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
           "not given.")
+      .not_zero()
       .nickname({"--gbs"});
   flags.add_optional(
       "--rampup-batch-size", c.rampup_batch_size,
@@ -33,7 +34,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                    "parallel size.");
   flags.add_optional("--train-iters", c.train_iters, "Iterations over all runs of this training.")
       .nickname({"--iters", "--max-steps"});
-  flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.");
+  flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.")
+      .not_zero();
   flags.add("--iterations-to-skip", c.iterations_to_skip,
             "Iterations, counted from 1, whose data is read but not trained on.");
   flags.add_optional("--exit-interval", c.exit_interval,
