@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "megatron/core/error.h"
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/crc32c.h"
 
 namespace megatron {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/formats/zip.h"
 
 namespace megatron {

@@ -8,8 +8,8 @@
 #include <span>
 #include <variant>
 
+#include "megatron/core/crc32c.h"
 #include "megatron/core/host_name.h"
-#include "megatron/formats/crc32c.h"
 #include "megatron/training/event.pb.h"
 #include "megatron/training/little_endian.h"
 

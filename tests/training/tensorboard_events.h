@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/training/event.pb.h"
 
 namespace megatron {

@@ -1,4 +1,4 @@
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/crc32c.h"
 
 #include <array>
 #include <cstring>
