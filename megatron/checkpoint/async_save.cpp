@@ -50,6 +50,7 @@ CheckpointContents AsyncSaver::staged(const CheckpointState& state) {
   rest.optimizer.clear();
   CheckpointContents contents = contents_of(rest);
   contents.sections.clear();
+  contents.hashes = hashes_of(state);
   std::byte* at = buffer_->data();
   for_each_section(
       state, [&](const std::string& section, const std::vector<CheckpointTensor>& tensors) {

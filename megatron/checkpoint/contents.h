@@ -11,6 +11,7 @@
 
 #include "megatron/checkpoint/region.h"
 #include "megatron/checkpoint/state.h"
+#include "megatron/checkpoint/tensor_hash.h"
 #include "megatron/core/arg_map.h"
 #include "megatron/formats/file_elements.h"
 
@@ -46,6 +47,8 @@ struct CheckpointContents {
   std::map<std::string, StoredSection> sections;
   std::map<std::string, ArgMap> scalars;  // see CheckpointState
   ArgMap args;                            // the settings of the saving run
+  // As the saving run had them; of a native checkpoint alone. A section or tensor may be missing.
+  TensorHashes hashes;
   // Why stored state of the optimizer is not among the sections; empty if it is, or there is none.
   std::string optimizer_problem;
 

@@ -8,9 +8,9 @@
 #include <system_error>
 #include <utility>
 
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/formats/crc32c.h"
 #include "megatron/formats/safetensors.h"
 
 namespace megatron {
@@ -98,6 +98,10 @@ CheckpointContents open_checkpoint(const fs::path& directory) {
   for (const auto& [section, records] : manifest.sections) {
     StoredSection& stored = contents.sections[section];
     for (const auto& [name, record] : records) {
+      if (record.hash) {
+        contents.hashes[section][name] = {counted_shape(name, record.shape, contents.args),
+                                          record.dtype, *record.hash};
+      }
       StoredTensor& tensor = stored[name];
       tensor.shape = record.shape;
       tensor.dtype = record.dtype;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,8 @@ struct TensorRecord {
   Shape shape;
   DType dtype = DType::kFloat32;
   std::vector<ChunkRecord> chunks;  // tile the tensor
+  // See tensor_hash.h; none in files of versions that had none.
+  std::optional<uint64_t> hash = std::nullopt;
 };
 
 struct FileRecord {

@@ -11,10 +11,10 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/texts.h"
 #include "megatron/comm/working.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
-#include "megatron/formats/crc32c.h"
 #include "megatron/formats/safetensors.h"
 
 namespace megatron {
@@ -31,33 +31,52 @@ std::string key_of(const std::string& name, const StoredTensor& tensor, const Re
 
 // Writes this rank's tensors of one section as one file and adds them to the manifest.
 void write_section(const fs::path& directory, const std::string& section,
-                   const StoredSection& tensors, const comm::Group& world, Manifest& manifest) {
+                   const CheckpointContents& contents, const comm::Group& world,
+                   Manifest& manifest) {
+  const StoredSection& tensors = contents.sections.at(section);
   if (tensors.empty() && world.size() > 1) return;
   struct Origin {
     const std::string* name;
     const StoredTensor* tensor;
     const TensorPiece* piece;
+    size_t number;  // of the tensor
   };
   const std::string file =
       fmt::format("{}-{:05}-of-{:05}.safetensors", section, world.rank(), world.size());
   std::map<std::string, Origin> by_key;
   std::vector<TensorSpec> specs;
   auto& records = manifest.sections[section];
+  size_t number = 0;
   for (const auto& [name, tensor] : tensors) {
     records[name] = {tensor.shape, tensor.dtype, {}};
     for (const TensorPiece& piece : tensor.pieces) {
       invariant(is_inside(piece.region, tensor.shape), "a chunk is a part of its tensor");
       specs.push_back({key_of(name, tensor, piece.region), tensor.dtype, piece.region.shape});
-      by_key.emplace(specs.back().name, Origin{&name, &tensor, &piece});
+      by_key.emplace(specs.back().name, Origin{&name, &tensor, &piece, number});
     }
+    ++number;
   }
+  // The hashes of a run's tensors are known; those of others are taken on the way.
+  const auto known = contents.hashes.find(section);
+  const bool is_known = known != contents.hashes.end();
+  HashSums sums(is_known ? 0 : tensors.size());
   SafetensorsWriter writer(directory / file, std::move(specs));
   for (const TensorSpec& spec : writer.specs()) {
     const Origin& origin = by_key.at(spec.name);
     FileElements elements = origin.piece->read();
+    if (!is_known) {
+      add_region(sums, origin.number, elements.view, origin.piece->region,
+                 counted_shape(*origin.name, origin.tensor->shape, contents.args), Stream{});
+    }
     records.at(*origin.name)
         .chunks.push_back({file, spec.name, origin.piece->region, crc32c(bytes_of(elements.view))});
     writer.write_later(std::move(elements));
+  }
+  const std::vector<uint64_t> hashes = sums.values();
+  number = 0;
+  for (const auto& [name, tensor] : tensors) {
+    records.at(name).hash = is_known ? known->second.at(name).hash : hashes[number];
+    ++number;
   }
   manifest.files[file] = {writer.file_bytes(), writer.header_crc()};
   writer.commit();
@@ -80,10 +99,12 @@ fs::path announced(const fs::path& unfinished, const comm::Group& world) {
   return text;
 }
 
-std::string remaining_text(const fs::path& directory) {
-  const std::vector<int64_t> iterations = iterations_in(directory);
-  if (iterations.empty()) return "there is no earlier checkpoint";
-  return fmt::format("the checkpoint of iteration {} is unharmed", iterations.back());
+// What there is after iteration `failed` was not saved.
+std::string remaining_text(const fs::path& directory, int64_t failed) {
+  const std::optional<int64_t> latest = latest_iteration(directory);
+  if (!latest) return "there is no earlier checkpoint";
+  if (latest == failed) return "a complete checkpoint of it is there, and --load takes that";
+  return fmt::format("the checkpoint of iteration {} is unharmed", *latest);
 }
 
 }  // namespace
@@ -96,12 +117,18 @@ CheckpointTensor whole_tensor(std::string name, Tensor data) {
 
 void save_checkpoint(const fs::path& directory, const CheckpointState& state,
                      const SaveOptions& options, const comm::Group& world) {
-  save_checkpoint(directory, contents_of(state), options, world);
+  CheckpointContents contents = contents_of(state);
+  contents.hashes = hashes_of(state);
+  CheckpointWriting writing(directory, std::move(contents), options, world);
+  writing.write();
+  writing.commit();
 }
 
 void save_checkpoint(const fs::path& directory, const CheckpointContents& contents,
                      const SaveOptions& options, const comm::Group& world) {
-  CheckpointWriting writing(directory, contents, options, world);
+  CheckpointContents saved = contents;
+  saved.hashes.clear();  // its tensors may not be those that were read
+  CheckpointWriting writing(directory, std::move(saved), options, world);
   writing.write();
   writing.commit();
 }
@@ -114,7 +141,7 @@ void CheckpointWriting::run(const Step& step) const {
     step();
   } catch (const IoError& error) {
     throw IoError(fmt::format("iteration {} was not saved: {}; {}", contents_.iteration,
-                              error.what(), remaining_text(directory_)));
+                              error.what(), remaining_text(directory_, contents_.iteration)));
   }
 }
 
@@ -139,7 +166,7 @@ void CheckpointWriting::write() {
     manifest_.consumed_valid_samples = contents_.consumed_valid_samples;
     manifest_.scalars = contents_.scalars;
     for (const auto& [section, tensors] : contents_.sections) {
-      write_section(path_, section, tensors, world_, manifest_);
+      write_section(path_, section, contents_, world_, manifest_);
     }
   });
 }

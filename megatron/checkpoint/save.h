@@ -41,7 +41,8 @@ void save_checkpoint(const std::filesystem::path& directory, const CheckpointCon
 // destructor removes a checkpoint that is not committed.
 class CheckpointWriting {
  public:
-  // Every rank calls it. Uses copies of `world` until the end.
+  // Every rank calls it. Uses copies of `world` until the end. Hashes that the contents have are
+  // saved as they are: of this rank's parts.
   CheckpointWriting(const std::filesystem::path& directory, CheckpointContents contents,
                     const SaveOptions& options, const comm::Group& world);
   ~CheckpointWriting();

@@ -59,6 +59,8 @@ struct StepState {
   double grad_norm = 0.0;   // of the unscaled gradients, before clipping
   double num_zeros = 0.0;
   int64_t first_not_finite = kAllFinite;  // index of a parameter, if searched
+  // The gradients of the batch are those summed up times it (weigh_gradients).
+  double gradient_weight = 1.0;
 };
 
 struct StepRule {
@@ -67,10 +69,15 @@ struct StepRule {
   double clip_grad = 0.0;         // limit of the norm; 0: no clipping
 };
 
+// The factor of gradients that were summed up with equal weights of so many microbatches.
+MG_HOST_DEVICE inline double gradient_weight(double num_microbatches, double weight) {
+  return weight > 0.0 ? num_microbatches / weight : 1.0;
+}
+
 // Decides one step from sums over the gradients of all ranks of the model.
 MG_HOST_DEVICE inline void decide_step(StepState& state, const StepRule& rule, double squares,
                                        double num_zeros, bool found_inf) {
-  const double inverse_scale = 1.0 / state.loss_scale.scale;
+  const double inverse_scale = state.gradient_weight / state.loss_scale.scale;
   const double norm = std::sqrt(squares) * inverse_scale;
   state.is_skipped = found_inf && rule.skips_not_finite ? 1 : 0;
   state.grad_norm = norm;

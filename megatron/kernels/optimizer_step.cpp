@@ -16,6 +16,13 @@ void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream 
   return dispatch<cpu::decide_step, cuda::decide_step>("decide_step", state, sums, rule, stream);
 }
 
+void weigh_gradients(TensorView state, ConstView weight, int64_t num_microbatches, Stream stream) {
+  expect_shape(state.shape, {kStepStateBytes}, "weigh_gradients: state");
+  expect_shape(weight.shape, {1}, "weigh_gradients: weight");
+  return dispatch<cpu::weigh_gradients, cuda::weigh_gradients>("weigh_gradients", state, weight,
+                                                               num_microbatches, stream);
+}
+
 void loss_seed(TensorView seed, ConstView state, int64_t num_microbatches, Stream stream) {
   expect_shape(seed.shape, {}, "loss_seed: seed");
   expect_shape(state.shape, {kStepStateBytes}, "loss_seed: state");

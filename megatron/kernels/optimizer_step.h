@@ -37,6 +37,12 @@ void step_sums(TensorView sums, ConstView found, ConstView losses, Stream stream
 //   sums   [kNumStepSums]     in  fp64
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream);
 
+// Sets StepState::gradient_weight to num_microbatches / weight: microbatches count as much as they
+// have tokens that count, in place of equally. 1 if nothing counts.
+//   state   [kStepStateBytes]  io  a StepState
+//   weight  [1]                in  fp32: the sum of their weights
+void weigh_gradients(TensorView state, ConstView weight, int64_t num_microbatches, Stream stream);
+
 // seed = loss scale / num_microbatches: the gradient of the loss of each microbatch.
 //   seed   []                 out  fp32
 //   state  [kStepStateBytes]  in   a StepState
@@ -45,12 +51,14 @@ void loss_seed(TensorView seed, ConstView state, int64_t num_microbatches, Strea
 namespace cpu {
 decltype(kernels::step_sums) step_sums;
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream);
+decltype(kernels::weigh_gradients) weigh_gradients;
 decltype(kernels::loss_seed) loss_seed;
 }  // namespace cpu
 
 namespace cuda {
 decltype(kernels::step_sums) step_sums;
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream);
+decltype(kernels::weigh_gradients) weigh_gradients;
 decltype(kernels::loss_seed) loss_seed;
 }  // namespace cuda
 

@@ -115,7 +115,7 @@ void GradientReduction::start(Bucket& bucket) {
 
 void GradientReduction::finish() {
   // An update changes this rank's part, which others may still read in unfinished gathers.
-  for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
+  finish_gathers();
   if (divided_parameters_) divided_parameters_->drop();
   if (divided_gradients_) divided_gradients_->finish();
   for (FlatBuffer& buffer : parameters_.buffers()) {
@@ -150,7 +150,10 @@ void GradientReduction::gather_parameters() {
         comm::start_all_gather(params.view(), own.view(), parallel_.data, params.stream());
     bucket->is_gathered = false;
   }
-  if (options_.overlap_param_gather) return;
+  if (!options_.overlap_param_gather) finish_gathers();
+}
+
+void GradientReduction::finish_gathers() {
   for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
 }
 

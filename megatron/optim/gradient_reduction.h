@@ -52,6 +52,11 @@ class GradientReduction {
   // the order of the forward pass. With overlap_param_gather only starts the gathers. Fp8Gather has
   // those in FP8.
   void gather_parameters();
+  // Waits for gathers that gather_parameters() has started: from then on every rank has all
+  // parameters that are not divided. Ordered with the stream's work.
+  void finish_gathers();
+
+  const std::vector<TiedParameter>& tied() const { return tied_; }
 
  private:
   struct Bucket {

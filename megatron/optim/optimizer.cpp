@@ -335,6 +335,10 @@ void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options)
   invariant(!has_queued_step(), "a step finishes before the next one is queued");
   const TraceRange range("optimizer", stream_);
   const Tensor sums = sums_of(&FlatBuffer::grads, options.losses);
+  if (options.weight.defined()) {
+    kernels::weigh_gradients(state_.view(), options.weight.view(), options.num_microbatches,
+                             stream_);
+  }
   kernels::decide_step(state_.view(), sums.view(), rule(), stream_);
   if (host_) {
     update_on_host(rates);
@@ -509,6 +513,33 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
       show_moment("exp_avg", state.exp_avg, state.loaded_exp_avg, false);
       show_moment("exp_avg_sq", state.exp_avg_sq, state.loaded_exp_avg_sq, true);
       show_part("momentum_buffer", state.momentum_buffer);
+    }
+  }
+}
+
+void Optimizer::visit_memory(const StateVisitor& visit) const {
+  constexpr int64_t kBlock = kernels::kMomentBlock;
+  for (const ShareState& state : states_) {
+    const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
+    for (const FlatPart& part : parts_in(buffer, state.span)) {
+      const auto& parameter = parameters_.parameters()[buffer.parameters[part.parameter]];
+      const auto show = [&](std::string_view name, const Tensor& flat) {
+        if (!flat.defined()) return;
+        visit(parameter, name, part.part, flat.slice(part.begin, part.part.size()));
+      };
+      const auto show_moment = [&](std::string_view name, std::string_view exponents,
+                                   const MomentTensors& moment) {
+        show(name, moment.elements);
+        if (!moment.exponents.defined()) return;
+        const Tensor of_part = moment.slice(part.begin, part.part.size()).exponents;
+        const int64_t begin = part.part.begin / kBlock;
+        visit(parameter, exponents, {begin, begin + of_part.numel()}, of_part);
+      };
+      if (has_main_copy(state)) show("main_param", state.main);
+      show("main_param", state.remainder);
+      show_moment("exp_avg", "exponents of exp_avg", state.exp_avg);
+      show_moment("exp_avg_sq", "exponents of exp_avg_sq", state.exp_avg_sq);
+      show("momentum_buffer", state.momentum_buffer);
     }
   }
 }

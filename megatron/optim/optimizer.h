@@ -45,6 +45,10 @@ struct StepResult {
 struct StepOptions {
   Tensor losses = {};  // fp32: if one of them is NaN nothing is updated; may be undefined
   bool measures_parameters = false;  // requests StepResult::parameter_norm
+  // [1] fp32: the sum of the weights of `num_microbatches` microbatches, whose gradients were summed
+  // up as if each were 1 (kernels::weigh_gradients); undefined: they are.
+  Tensor weight = {};
+  int64_t num_microbatches = 0;
 };
 
 // Gradients are infinite or NaN, and neither a loss scaler nor a flag allows that.
@@ -117,6 +121,10 @@ class Optimizer {
 
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   void visit_state(const StateVisitor& visit) const;
+  // The same memory as it is, without what is the model's own: codes of moments and their
+  // exponents, of which each belongs to kernels::kMomentBlock elements, remainders of main
+  // parameters. For comparing ranks.
+  void visit_memory(const StateVisitor& visit) const;
   // The scalars after the last finished step. REQUIRES: no step is queued.
   OptimizerScalars scalars() const;
   // Loading: prepare_load(), the tensors that visit_state() shows, and load(). Until then

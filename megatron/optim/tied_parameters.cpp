@@ -41,7 +41,7 @@ std::vector<TiedParameter> tied_parameters(std::span<const OptimizedParameter> p
     if (stages.size() == 1) continue;
     const auto [group, is_new] = groups.try_emplace(stages);
     if (is_new) group->second = pipeline.subgroup("tied parameters", stages);
-    tied.push_back({parameter->variable, group->second});
+    tied.push_back({name, parameter->variable, group->second});
   }
   return tied;
 }

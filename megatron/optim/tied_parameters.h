@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "megatron/comm/group.h"
@@ -10,6 +11,7 @@ namespace megatron {
 
 // A parameter that several pipeline stages have.
 struct TiedParameter {
+  std::string name;
   Variable variable;
   comm::Group stages;  // those that have it
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -22,6 +23,7 @@
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/nn/module.h"
+#include "megatron/training/replica_check.h"
 
 namespace megatron {
 namespace {
@@ -238,6 +240,17 @@ CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
   return state;
 }
 
+// What every save does first. Throws ReplicaError: a checkpoint that ranks disagree about is none.
+void expect_to_save(const RunConfig& config, TrainingState& run) {
+  expect_equal_replicas(run);
+  if (config.training.check_for_nan_in_loss_and_grad) return;
+  if (std::isfinite(run.optimizer.parameter_norm())) return;
+  warn(fmt::format(
+      "iteration {} is saved with weights that are infinite or NaN, which training cannot mend; go "
+      "on from an earlier checkpoint, without --no-check-for-nan-in-loss-and-grad",
+      run.progress.iteration));
+}
+
 SaveOptions save_options(const CheckpointConfig& config, const std::vector<int64_t>& foreign) {
   return {.keep_last = config.keep_last,
           .retain_interval = config.save_retain_interval,
@@ -247,11 +260,12 @@ SaveOptions save_options(const CheckpointConfig& config, const std::vector<int64
 // Writes all files before save() returns.
 class DirectSaver : public RunSaver {
  public:
-  DirectSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task,
+  DirectSaver(const RunConfig& config, TrainingState& state, const TrainTask& task,
               SaveOptions options)
       : config_(config), state_(state), task_(task), options_(std::move(options)) {}
 
   bool save() override {
+    expect_to_save(config_, state_);
     const CheckpointState state = state_to_save(config_, state_, task_);
     if (config_.checkpoint.save_format != SaveFormat::kNative) {
       save_foreign(config_, state, state_.parallel.world);
@@ -264,7 +278,7 @@ class DirectSaver : public RunSaver {
 
  private:
   const RunConfig& config_;
-  const TrainingState& state_;
+  TrainingState& state_;
   const TrainTask& task_;
   const SaveOptions options_;
 };
@@ -272,7 +286,7 @@ class DirectSaver : public RunSaver {
 // --async-save: writes while training goes on.
 class BackgroundSaver : public RunSaver {
  public:
-  BackgroundSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task,
+  BackgroundSaver(const RunConfig& config, TrainingState& state, const TrainTask& task,
                   const SaveOptions& options)
       : config_(config),
         state_(state),
@@ -280,6 +294,7 @@ class BackgroundSaver : public RunSaver {
         saver_(config.checkpoint.save, options, state.parallel.world) {}
 
   bool save() override {
+    expect_to_save(config_, state_);
     saver_.save(state_to_save(config_, state_, task_));
     return false;
   }
@@ -289,7 +304,7 @@ class BackgroundSaver : public RunSaver {
 
  private:
   const RunConfig& config_;
-  const TrainingState& state_;
+  TrainingState& state_;
   const TrainTask& task_;
   AsyncSaver saver_;
 };
@@ -357,7 +372,7 @@ void expect_to_continue(const RunConfig& config, const CheckpointContents& conte
 
 }  // namespace
 
-std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const TrainingState& state,
+std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, TrainingState& state,
                                          const TrainTask& task,
                                          const std::vector<int64_t>& foreign) {
   const CheckpointConfig& c = config.checkpoint;
@@ -405,6 +420,8 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
   if (c.finetune || is_hf) fit_retro(config.transformer.retro, contents, state.model);
   load_checkpoint(contents, state,
                   {.optimizer = with_optimizer, .is_part = run.parallel.world.size() > 1});
+  expect_stored_hashes(contents, state_of(config, run, with_optimizer, Use::kSave),
+                       run.parallel.world);
   if (c.finetune || is_hf) {
     run.optimizer.reload_main_params();
     return;
@@ -434,6 +451,9 @@ void load_weights(const RunConfig& config, TrainingState& run, const CheckpointC
   CheckpointState state = state_of(config, run, false, Use::kLoad);
   std::erase_if(state.model, [&](const CheckpointTensor& tensor) { return is_new(tensor.name); });
   load_checkpoint(contents, state, {.optimizer = false, .is_part = true});
+  CheckpointState parts = state_of(config, run, false, Use::kSave);
+  std::erase_if(parts.model, [&](const CheckpointTensor& tensor) { return is_new(tensor.name); });
+  expect_stored_hashes(contents, parts, run.parallel.world);
   run.optimizer.reload_main_params();
 }
 

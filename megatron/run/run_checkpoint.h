@@ -16,7 +16,7 @@ namespace megatron {
 
 // The saver of --save, in the background with --async-save; null without --save. It never deletes
 // the `foreign` iterations, which belong to other runs. The other arguments must outlive it.
-std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const TrainingState& state,
+std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, TrainingState& state,
                                          const TrainTask& task,
                                          const std::vector<int64_t>& foreign = {});
 
@@ -25,7 +25,7 @@ Parts wanted_parts(const CheckpointConfig& config);
 
 // Brings a newly built run to where the source stands; Megatron-LM's rules for --finetune,
 // --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
-// the source, FormatError for tensors that do not fit.
+// the source, FormatError for tensors that do not fit, or that are not those that were saved.
 void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source);
 
 // Fills the model with the weights of a checkpoint of its kind, which may have further ones: those

@@ -16,6 +16,7 @@
 #include "megatron/run/emissions_report.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/training/console_log.h"
+#include "megatron/training/replica_check.h"
 #include "megatron/training/trainer.h"
 
 namespace megatron {
@@ -96,6 +97,7 @@ void TrainingRun::load(const CheckpointSource& source) {
   const TimerScope timer(timers_, kModelTimer, 0);
   const comm::Working working(world_, "loading a checkpoint");
   load_run(config_, *state_, source);
+  expect_equal_replicas(*state_);
 }
 
 void TrainingRun::load() {

@@ -1,12 +1,13 @@
 #include "megatron/tensor/hash_sums.h"
 
+#include <iterator>
+#include <utility>
+
 #include "megatron/kernels/hash.h"
 
 namespace megatron {
 
-HashSums::HashSums(size_t num_tensors)
-    : num_tensors_(num_tensors),
-      on_host_(zeros({static_cast<int64_t>(num_tensors)}, DType::kInt64, Stream{})) {}
+HashSums::HashSums(size_t num_tensors) : on_host_(num_tensors) {}
 
 void HashSums::add(size_t tensor, ConstView x, int64_t begin, Stream stream) {
   const int64_t count = x.numel();
@@ -16,22 +17,22 @@ void HashSums::add(size_t tensor, ConstView x, int64_t begin, Stream stream) {
 
 void HashSums::add_rows(size_t tensor, ConstView x, int64_t begin, int64_t stride, Stream stream) {
   if (x.numel() == 0) return;
-  if (!stream.is_cpu() && !on_device_.defined()) {
-    on_device_ = zeros(on_host_.shape(), DType::kInt64, stream);
+  if (stream.is_cpu()) {
+    kernels::add_hash({&on_host_[tensor], {1}, DType::kInt64}, x, begin, stride, stream);
+    return;
   }
-  Tensor& hashes = stream.is_cpu() ? on_host_ : on_device_;
-  kernels::add_hash(hashes.slice(static_cast<int64_t>(tensor), 1).view(), x, begin, stride, stream);
+  if (!on_device_.defined()) on_device_ = zeros({std::ssize(on_host_)}, DType::kInt64, stream);
+  kernels::add_hash(on_device_.slice(static_cast<int64_t>(tensor), 1).view(), x, begin, stride,
+                    stream);
 }
 
 std::vector<uint64_t> HashSums::values() const {
-  std::vector<uint64_t> values(num_tensors_);
-  const auto add_all = [&](const Tensor& hashes) {
-    for (size_t i = 0; i < num_tensors_; ++i) {
-      values[i] += static_cast<uint64_t>(hashes.span<int64_t>()[i]);
-    }
-  };
-  add_all(on_host_);
-  if (on_device_.defined()) add_all(on_device_.to(Stream{}));
+  std::vector<uint64_t> values(on_host_.begin(), on_host_.end());
+  if (!on_device_.defined()) return values;
+  const Tensor of_device = on_device_.to(Stream{});
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] += static_cast<uint64_t>(std::as_const(of_device).span<int64_t>()[i]);
+  }
   return values;
 }
 

@@ -23,9 +23,8 @@ class HashSums {
   std::vector<uint64_t> values() const;
 
  private:
-  size_t num_tensors_;
-  Tensor on_host_;    // [tensors] int64
-  Tensor on_device_;  // the same of elements on a GPU; undefined without any
+  std::vector<int64_t> on_host_;  // by tensor
+  Tensor on_device_;              // the same of elements on a GPU; undefined without any
 };
 
 }  // namespace megatron

@@ -129,6 +129,8 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
   not_negative(static_cast<double>(c.eval_iters), "--eval-iters");
   not_negative(static_cast<double>(c.eval_interval), "--eval-interval");
   not_negative(static_cast<double>(c.num_threads), "--num-threads");
+  not_negative(static_cast<double>(c.check_weight_hash_across_dp_replicas_interval),
+               "--check-weight-hash-across-dp-replicas-interval");
   require(c.log_interval > 0,
           fmt::format("--log-interval {} must be greater than 0", c.log_interval));
   require(c.tensorboard_log_interval > 0,

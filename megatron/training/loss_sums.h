@@ -11,8 +11,8 @@
 
 namespace megatron {
 
-// Sums of the logged values, kept on their device, so that no microbatch waits for them. Pipeline
-// stages without a loss log nothing.
+// Sums of the logged values, and of the microbatches' weights if they have any, kept on their
+// device, so that no microbatch waits for them. Pipeline stages without a loss log nothing.
 class LossSums {
  public:
   void add(const MicrobatchOutput& microbatch);
@@ -20,10 +20,12 @@ class LossSums {
   void reduce(const comm::Group& data);
 
   const std::vector<std::string>& names() const { return names_; }
-  // fp32 [names]; undefined if nothing is logged.
+  // fp32 [names], or [names + 1] with the sum of weights; undefined if nothing is logged.
   const Tensor& sums() const { return sums_; }
+  // The sum of weights, fp32 [1]; undefined if there are none.
+  Tensor weight() const;
 
-  // Means over `count` microbatches. Waits for the device.
+  // See means_of(). Waits for the device.
   NamedValues means(int64_t count) const;
 
  private:
@@ -31,7 +33,16 @@ class LossSums {
   Tensor sums_;
 };
 
+// Means over `count` microbatches, or by their weights.   sums: LossSums::sums()
 NamedValues means_of(const std::vector<std::string>& names, std::span<const float> sums,
                      int64_t count);
+
+// With --calculate-per-token-loss: what divides the sum of a microbatch's losses, the number of
+// positions, and MicrobatchOutput::weight. Both fp32 [], on the host, like the mask.
+struct WeighedTokens {
+  Tensor divisor;
+  Tensor weight;
+};
+WeighedTokens weighed_tokens(const Tensor& loss_mask);
 
 }  // namespace megatron

@@ -80,7 +80,7 @@ MicrobatchOutput MicrobatchGraph::both_passes(const Microbatch& batch, const Ten
   task_.use_loss_seed(seed);
   MicrobatchOutput output = task_.forward_step(Split::kTrain, 0, batch, {});
   run_backward({.activations = {}, .losses = std::move(output.losses)}, {}, seed);
-  return {.logged = std::move(output.logged)};
+  return {.logged = std::move(output.logged), .weight = std::move(output.weight)};
 }
 
 void MicrobatchGraph::record(const Microbatch& batch, const Tensor& seed) {

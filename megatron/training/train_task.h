@@ -33,6 +33,10 @@ struct MicrobatchOutput {
   std::vector<Variable> losses = {};
   // On the last chunk: "lm loss", ..., fp32 []. The same names in every microbatch.
   std::vector<std::pair<std::string, Tensor>> logged = {};
+  // On the last chunk with --calculate-per-token-loss, fp32 []: the mean of the loss mask over all
+  // positions. Then losses are means over all positions, too, and tokens count alike in whichever
+  // microbatch they are. Undefined: microbatches count alike.
+  Tensor weight = {};
 };
 
 // The ranks, device and randomness of a model. The references are valid during the run.
@@ -78,6 +82,9 @@ class TrainTask {
   // Reads a chunk's part of its next microbatch of the split, in the sampler's order, into host
   // memory, and checks everything that only the host can check. Throws the data's errors.
   virtual Microbatch get_batch(Split split, int64_t chunk) = 0;
+
+  // Does MicrobatchOutput have a weight with --calculate-per-token-loss?
+  virtual bool weighs_tokens() const { return false; }
 
   // `seed` [] fp32, on the model's device, is the gradient with which the backward passes of the
   // next microbatches start at each loss; undefined if there are none. So a task may compute

@@ -13,6 +13,7 @@
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/trace.h"
+#include "megatron/training/replica_check.h"
 #include "megatron/training/signals.h"
 #include "megatron/training/step_estimate.h"
 
@@ -49,6 +50,13 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
       !state.stream.is_cpu() && config_.cuda_graph && !why_no_graph(run_));
   if (config_.curriculum.is_on()) curriculum_.emplace(config_.curriculum);
   if (records) graph_.emplace(task, state.random, state.stream);
+  if (config_.calculate_per_token_loss && !task.weighs_tokens()) {
+    throw ConfigError(
+        fmt::format("--calculate-per-token-loss: this task of {} has no tokens that its loss "
+                    "counts one by one; "
+                    "remove the flag",
+                    task.model_name()));
+  }
 }
 
 void Trainer::run() {
@@ -62,6 +70,7 @@ void Trainer::run() {
   if (!config_.skip_train) {
     log_.line("training ...");
     log_.line(datetime_text("before the start of training step"));
+    if (config_.check_weight_hash_across_dp_replicas_interval > 0) compare_replicas();
     log_.resume();
     bool left_early = false;
     try {
@@ -101,7 +110,7 @@ bool Trainer::train() {
   bool is_leaving = false;
   while (state_.progress.iteration < train_iters_ && !is_leaving) {
     if (is_killed()) {
-      if (last_saved_ != state_.progress.iteration) save();
+      save();
       log_.line(kill_switch_text(config_));
       is_leaving = true;
       break;
@@ -168,6 +177,7 @@ void Trainer::train_step() {
   losses.reduce(state_.parallel.data);
   log_.timers().stop("forward-backward", 1);
   next.losses = losses.names();
+  next.num_sums = losses.sums().defined() ? static_cast<size_t>(losses.sums().numel()) : 0;
 
   finish_step();  // the previous one: rates and bias corrections depend on its update
   if (next.is_trained) {
@@ -180,7 +190,9 @@ void Trainer::train_step() {
         config_.check_for_nan_in_loss_and_grad && state_.optimizer.loss_scale() == 1.0;
     state_.optimizer.queue_step(state_.scheduler.rates(),
                                 {.losses = next.must_have_numbers ? losses.sums() : Tensor(),
-                                 .measures_parameters = config_.log_params_norm});
+                                 .measures_parameters = config_.log_params_norm,
+                                 .weight = weight_of(losses),
+                                 .num_microbatches = next.num_losses});
     state_.gradients.gather_parameters();
   } else if (config_.log_params_norm) {
     result.params_norm = state_.optimizer.parameter_norm();
@@ -264,6 +276,16 @@ LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& se
   return losses;
 }
 
+Tensor Trainer::weight_of(const LossSums& losses) const {
+  if (!config_.calculate_per_token_loss) return {};
+  const comm::Group& pipeline = state_.parallel.pipeline;
+  const Tensor own = losses.weight();
+  if (pipeline.size() == 1) return own;
+  Tensor weight = own.defined() ? copied(own) : zeros({1}, DType::kFloat32, state_.stream);
+  comm::all_reduce(weight.view(), comm::Reduce::kSum, pipeline, state_.stream);
+  return weight;
+}
+
 int Trainer::highest_on_ranks(int number) const {
   if (state_.parallel.world.size() == 1) return number;
   Tensor highest = full({1}, static_cast<float>(number), DType::kFloat32, Stream{});
@@ -281,8 +303,7 @@ void Trainer::finish_step() {
   IterationResult& result = finished.result;
   if (!iteration.losses.empty()) {
     const auto* sums = reinterpret_cast<const float*>(loss_sums_->wait());
-    result.losses =
-        means_of(iteration.losses, {sums, iteration.losses.size()}, iteration.num_losses);
+    result.losses = means_of(iteration.losses, {sums, iteration.num_sums}, iteration.num_losses);
   }
   for (const auto& [name, value] : result.losses) {
     if (!iteration.must_have_numbers || !std::isnan(value)) continue;
@@ -323,9 +344,18 @@ void Trainer::settle() {
   log_finished();
 }
 
+void Trainer::compare_replicas() {
+  settle();
+  expect_equal_replicas(state_);
+  // Compat: the words of Megatron-LM of 2026.
+  log_.line(
+      fmt::format(">>> Weight hashes match after {} iterations...", state_.progress.iteration));
+}
+
 bool Trainer::finish_iteration() {
   const int64_t iteration = state_.progress.iteration;
 
+  if (is_due(config_.check_weight_hash_across_dp_replicas_interval, iteration)) compare_replicas();
   if (is_due(config_.eval_interval, iteration) && config_.eval_iters > 0) {
     settle();
     log_.pause();
@@ -350,7 +380,7 @@ bool Trainer::finish_iteration() {
   }
   if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
     settle();
-    if (last_saved_ != iteration) save();
+    save();
     const auto elapsed = std::chrono::steady_clock::now() - options_.started;
     log_.line(
         datetime_text(fmt::format("exiting program after {} minutes",
@@ -359,7 +389,7 @@ bool Trainer::finish_iteration() {
   }
   if (is_due(config_.exit_interval, iteration)) {
     settle();
-    if (last_saved_ != iteration) save();
+    save();
     log_.line(datetime_text(fmt::format("exiting program at iteration {}", iteration)));
     return true;
   }
@@ -415,7 +445,7 @@ bool Trainer::evaluate_group(Split split, const std::string& name, const std::st
 }
 
 void Trainer::save() {
-  if (options_.saver == nullptr) return;
+  if (options_.saver == nullptr || last_saved_ == state_.progress.iteration) return;
   settle();
   log_.pause();
   finish_save(true);  // the previous one

@@ -72,6 +72,7 @@ class Trainer {
     bool is_trained = true;           // not one of --iterations-to-skip
     bool must_have_numbers = false;   // a NaN loss is an error
     std::vector<std::string> losses;  // names, in the order of loss_sums_
+    size_t num_sums = 0;              // in loss_sums_
   };
 
   // Runs this rank's microbatches through its stage of the pipeline; also backward if `seed`, the
@@ -79,6 +80,8 @@ class Trainer {
   LossSums run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed);
   // The same for training, through graph_.
   LossSums train_through_graph(int64_t num_microbatches, const Tensor& seed);
+  // The sum of all weights, on every stage; undefined without --calculate-per-token-loss.
+  Tensor weight_of(const LossSums& losses) const;
   // Index of the first sample of this rank's microbatch in the current iteration.
   int64_t first_sequence_of(int64_t microbatch) const;
   // Tokens that training has read.
@@ -102,6 +105,8 @@ class Trainer {
                       bool is_verbose);
   // Evaluation, saving and exits after an iteration. True: leave the loop.
   bool finish_iteration();
+  // --check-weight-hash-across-dp-replicas-interval.
+  void compare_replicas();
   void save();
   // Completes a save under way, see RunSaver::finish().
   void finish_save(bool waits);

@@ -22,7 +22,7 @@
 #include "megatron/checkpoint/save.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/formats/safetensors.h"
 #include "tests/checkpoint/sample_state.h"
 #include "tests/support/temporary_directory.h"

@@ -33,6 +33,11 @@ void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream)
                        in[kZeros], in[kNumNotFinite] > 0.0);
 }
 
+void weigh_gradients(TensorView state, ConstView weight, int64_t num_microbatches, Stream) {
+  reinterpret_cast<StepState*>(state.as<uint8_t>())->gradient_weight =
+      gradient_weight(static_cast<double>(num_microbatches), *weight.as<float>());
+}
+
 void loss_seed(TensorView seed, ConstView state, int64_t num_microbatches, Stream) {
   const double scale = reinterpret_cast<const StepState*>(state.as<uint8_t>())->loss_scale.scale;
   *seed.as<float>() = static_cast<float>(scale / static_cast<double>(num_microbatches));

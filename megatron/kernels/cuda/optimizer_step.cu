@@ -29,6 +29,11 @@ __global__ void decide_step_kernel(StepState* state, const double* sums, StepRul
   kernels::decide_step(*state, rule, sums[kSquares], sums[kZeros], sums[kNumNotFinite] > 0.0);
 }
 
+__global__ void weigh_gradients_kernel(StepState* state, const float* weight,
+                                       double num_microbatches) {
+  state->gradient_weight = gradient_weight(num_microbatches, *weight);
+}
+
 __global__ void loss_seed_kernel(float* seed, const StepState* state, double num_microbatches) {
   *seed = static_cast<float>(state->loss_scale.scale / num_microbatches);
 }
@@ -46,6 +51,13 @@ void step_sums(TensorView sums, ConstView found, ConstView losses, Stream stream
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream) {
   decide_step_kernel<<<1, 1, 0, native(stream)>>>(reinterpret_cast<StepState*>(state.as<uint8_t>()),
                                                   sums.as<double>(), rule);
+  MG_CUDA(cudaGetLastError());
+}
+
+void weigh_gradients(TensorView state, ConstView weight, int64_t num_microbatches, Stream stream) {
+  weigh_gradients_kernel<<<1, 1, 0, native(stream)>>>(
+      reinterpret_cast<StepState*>(state.as<uint8_t>()), weight.as<float>(),
+      static_cast<double>(num_microbatches));
   MG_CUDA(cudaGetLastError());
 }
 

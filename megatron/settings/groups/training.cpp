@@ -44,10 +44,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                      "End the program after this many minutes.");
   flags.add_switch("--exit-signal-handler", c.exit_signal_handler,
                    "Save a checkpoint and end the program on SIGTERM.");
-  flags
-      .add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
-                  "Weight every token of the global batch equally instead of every microbatch.")
-      .refused("weighting every token of a global batch equally");
+  flags.add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
+                   "Weight every token of the global batch equally instead of every microbatch.");
   flags.add_optional("--train-step", c.train_step,
                      "Shared library with a task of its own: another loss, other data or another "
                      "model (docs/library.md).");
@@ -183,15 +181,20 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                         "Stop at a sudden rise of the loss.", "the check for spiky losses");
   flags.add_later_entry("--check-for-large-grads", T::kSwitch, other, false,
                         "Stop at very large gradients.", "the check for large gradients");
-  flags.add_later_entry("--check-weight-hash-across-dp-replicas-interval", T::kInt, other, none,
-                        "Compare the replicas' weights.", "comparing replicas");
+  flags.add_optional(
+      "--check-weight-hash-across-dp-replicas-interval",
+      c.check_weight_hash_across_dp_replicas_interval,
+      "Iterations after which ranks compare their copies of weights and of the optimizer's state; "
+      "a difference ends the run before it saves. Every save compares, too.");
   flags.add_later_entry("--exit-signal-handler-for-dataloader", T::kSwitch, other, false,
                         "Loader threads end with the program.");
   flags.add_later_entry("--exit-signal", T::kText, other, "SIGTERM",
                         "Signal of --exit-signal-handler.", "another signal than SIGTERM");
+  // Compat: Megatron-LM of 2026 has validate_results as the default.
   flags
-      .add_later_entry("--rerun-mode", T::kChoice, other, "validate_results",
-                       "Reaction to a suspicious step.")
+      .add_later_entry("--rerun-mode", T::kChoice, other, "disabled",
+                       "Compute an iteration with a suspicious result again.",
+                       "computing an iteration again, to tell a fault of a device from a bad step,")
       .among({"disabled", "validate_results", "report_stats"});
   // The command reads these two entries before it resolves the flags.
   flags

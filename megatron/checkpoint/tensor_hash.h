@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "megatron/checkpoint/region.h"
+#include "megatron/checkpoint/state.h"
+#include "megatron/comm/group.h"
+#include "megatron/core/arg_map.h"
+#include "megatron/core/dtype.h"
+#include "megatron/core/view.h"
+#include "megatron/tensor/hash_sums.h"
+
+// Hashes of a checkpoint's tensors (kernels/hash_term.h). The saving run takes them of the elements
+// in its devices' memory, and the loading run compares them with its own, in any layout: so they
+// see what happens between, where the checksums of chunks see what happens to files.
+namespace megatron {
+
+struct CheckpointContents;
+
+struct TensorHash {
+  Shape shape;  // of the elements that count, which are the first of the whole tensor
+  DType dtype = DType::kFloat32;
+  uint64_t hash = 0;
+};
+// By section, and by tensor.
+using TensorHashes = std::map<std::string, std::map<std::string, TensorHash>>;
+
+// All elements count, but for rows of vocabulary padding if `args` have the number of others: the
+// next run may have other ones.
+Shape counted_shape(std::string_view tensor, const Shape& whole, const ArgMap& args);
+
+// Adds the elements of a region of a tensor that count.
+void add_region(HashSums& sums, size_t tensor, ConstView elements, const Region& region,
+                const Shape& counted, Stream stream);
+
+// Of the parts of a state to save that this rank has; the hashes of all ranks' parts add up to
+// those of the tensors. Waits for the device.
+TensorHashes hashes_of(const CheckpointState& parts);
+
+// Compares what was loaded with the hashes of the contents. `parts` are those that this rank would
+// save. Tensors that have no hash, that are not loaded as a whole, or that have another dtype now,
+// are not compared. Every rank of `world` calls it. Throws FormatError on every rank, with all
+// tensors that differ.
+void expect_stored_hashes(const CheckpointContents& contents, const CheckpointState& parts,
+                          const comm::Group& world);
+
+}  // namespace megatron

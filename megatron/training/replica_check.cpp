@@ -1,0 +1,239 @@
+#include "megatron/training/replica_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/texts.h"
+#include "megatron/core/host_name.h"
+#include "megatron/core/listed.h"
+#include "megatron/kernels/hash_term.h"
+#include "megatron/tensor/hash_sums.h"
+
+namespace megatron {
+namespace {
+
+// Elements [begin, end) of a tensor on this rank.
+struct HeldPart {
+  std::string what;  // the tensor
+  std::string name;  // of its parameter
+  FlatSpan span;
+  Tensor elements;
+  bool is_on_data = false;    // data-parallel ranks have it, too
+  bool is_on_tensor = false;  // tensor-parallel ranks do
+  uint64_t hash = 0;
+};
+
+// Tensors of the model, but for those that data-parallel ranks divide.
+void hold_model(const TrainingState& state, std::vector<HeldPart>& held) {
+  std::set<std::string> divided;
+  for (const FlatBuffer& buffer : state.parameters.buffers()) {
+    if (buffer.bucket_params.empty()) continue;
+    for (const size_t index : buffer.parameters) {
+      divided.insert(state.parameters.parameters()[index].name);
+    }
+  }
+  for (const Module* chunk : state.chunks) {
+    for (const NamedParameter& tensor : named_tensors(*chunk)) {
+      if (divided.contains(tensor.name)) continue;
+      const Tensor& data = tensor.variable.data();
+      held.push_back({tensor.name,
+                      tensor.name,
+                      {0, data.numel()},
+                      data,
+                      true,
+                      tensor.info.sharding.is_whole()});
+    }
+  }
+}
+
+// Do data-parallel ranks divide the optimizer's state?
+bool divides_state(const FlatParameters& parameters) {
+  return std::ranges::any_of(parameters.buffers(), [](const FlatBuffer& buffer) {
+    int64_t kept = 0;
+    for (const FlatSpan& share : buffer.shares) kept += share.size();
+    return kept < buffer.layout.numel;
+  });
+}
+
+// What data-parallel ranks divide, or may divide.
+void hold_parts(const TrainingState& state, std::vector<HeldPart>& held) {
+  state.parameters.visit_divided(
+      [&](const OptimizedParameter& parameter, const FlatSpan& part, const Tensor& elements) {
+        held.push_back(
+            {parameter.name, parameter.name, part, elements, false, parameter.sharding.is_whole()});
+      });
+  for (const OptimizedParameter& parameter : state.parameters.parameters()) {
+    if (parameter.fp8 == nullptr || !parameter.fp8->gathers_weight()) continue;
+    const Tensor& rows = parameter.fp8->weight().rows;
+    if (!rows.defined()) continue;
+    held.push_back({fmt::format("FP8 copy of {}", parameter.name),
+                    parameter.name,
+                    {0, rows.numel()},
+                    rows,
+                    true,
+                    parameter.sharding.is_whole()});
+  }
+  const bool is_on_data = !divides_state(state.parameters);
+  state.optimizer.visit_memory([&](const OptimizedParameter& parameter, std::string_view kind,
+                                   const FlatSpan& part, const Tensor& elements) {
+    held.push_back({fmt::format("{} of {}", kind, parameter.name), parameter.name, part, elements,
+                    is_on_data, parameter.sharding.is_whole()});
+  });
+}
+
+// Everything that this rank has, with hashes, in an order that is the same on ranks with the same
+// part of the model.
+std::vector<HeldPart> held_parts(const TrainingState& state) {
+  std::vector<HeldPart> held;
+  hold_model(state, held);
+  hold_parts(state, held);
+  HashSums sums(held.size());
+  for (size_t i = 0; i < held.size(); ++i) {
+    const Tensor& elements = held[i].elements;
+    sums.add(i, elements.view(), held[i].span.begin, elements.stream());
+  }
+  const std::vector<uint64_t> hashes = sums.values();
+  for (size_t i = 0; i < held.size(); ++i) held[i].hash = hashes[i];
+  return held;
+}
+
+std::vector<uint64_t> gathered_words(std::vector<uint64_t> words, const comm::Group& group) {
+  const auto count = static_cast<int64_t>(words.size());
+  std::vector<uint64_t> all(words.size() * static_cast<size_t>(group.size()));
+  comm::all_gather({all.data(), {group.size() * count}, DType::kInt64},
+                   {words.data(), {count}, DType::kInt64}, group, Stream{});
+  return all;
+}
+
+bool are_same_words(std::span<const uint64_t> words) {
+  return std::ranges::all_of(words, [&](uint64_t word) { return word == words.front(); });
+}
+
+std::string named_ranks(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+}
+
+// Says which ranks of a group have other bits than most.
+std::string difference_text(const std::string& what, std::span<const uint64_t> hashes,
+                            const comm::Group& group) {
+  std::map<uint64_t, std::vector<int>> by_hash;
+  for (size_t i = 0; i < hashes.size(); ++i) by_hash[hashes[i]].push_back(group.world_ranks()[i]);
+  const auto most = std::ranges::max_element(by_hash, std::less(),
+                                             [](const auto& one) { return one.second.size(); });
+  if (2 * most->second.size() > hashes.size()) {
+    std::vector<int> others;
+    for (const auto& [hash, ranks] : by_hash) {
+      if (hash != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
+    }
+    std::ranges::sort(others);
+    return fmt::format("{}: {} differ{} from {}", what, named_ranks(others),
+                       others.size() > 1 ? "" : "s", named_ranks(most->second));
+  }
+  std::vector<std::string> sides;
+  for (const auto& [hash, ranks] : by_hash) sides.push_back(named_ranks(ranks));
+  std::ranges::sort(sides);
+  return fmt::format("{}: {} differ", what, fmt::join(sides, " and "));
+}
+
+// Compares parts, which all ranks of the group should have, and adds a line for each that differs.
+void compare_parts(const std::vector<const HeldPart*>& parts, const comm::Group& group,
+                   std::vector<std::string>& differences) {
+  if (group.size() == 1) return;
+  uint64_t digest = 0;
+  for (size_t i = 0; i < parts.size(); ++i) digest += kernels::hash_term(i, parts[i]->hash);
+  if (are_same_words(gathered_words({digest}, group))) return;
+
+  constexpr size_t kWords = 3;  // of a part
+  std::vector<uint64_t> words;
+  for (const HeldPart* part : parts) {
+    words.insert(words.end(), {part->hash, static_cast<uint64_t>(part->span.begin),
+                               static_cast<uint64_t>(part->span.end)});
+  }
+  const std::vector<uint64_t> all = gathered_words(std::move(words), group);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto of_ranks = [&](size_t word) {
+      std::vector<uint64_t> values;
+      for (size_t at = kWords * i + word; at < all.size(); at += kWords * parts.size()) {
+        values.push_back(all[at]);
+      }
+      return values;
+    };
+    const std::vector<uint64_t> hashes = of_ranks(0);
+    // Ranks that divide their parameters differently have different parts of a copy.
+    const bool has_same_part = are_same_words(of_ranks(1)) && are_same_words(of_ranks(2));
+    if (!has_same_part || are_same_words(hashes)) continue;
+    differences.push_back(difference_text(parts[i]->what, hashes, group));
+  }
+}
+
+template <class Holds>
+std::vector<const HeldPart*> parts_where(const std::vector<HeldPart>& held, const Holds& holds) {
+  std::vector<const HeldPart*> parts;
+  for (const HeldPart& part : held) {
+    if (holds(part)) parts.push_back(&part);
+  }
+  return parts;
+}
+
+// The lines of all ranks, each once.
+std::vector<std::string> lines_of_all(const std::vector<std::string>& own,
+                                      const comm::Group& world) {
+  std::set<std::string> lines;
+  for (const std::string& text :
+       comm::gathered_texts(fmt::format("{}", fmt::join(own, "\n")), world)) {
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      lines.insert(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  return {lines.begin(), lines.end()};
+}
+
+// "rank 0 on gpu7", ...
+std::string hosts_text(const comm::Group& world) {
+  const std::vector<std::string> hosts = comm::gathered_texts(host_name(), world);
+  std::vector<std::string> places;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    places.push_back(fmt::format("rank {} on {}", rank, hosts[rank]));
+  }
+  return listed(places);
+}
+
+}  // namespace
+
+void expect_equal_replicas(TrainingState& state) {
+  const ParallelContext& parallel = state.parallel;
+  if (parallel.world.size() == 1) return;
+  state.gradients.finish_gathers();
+  const std::vector<HeldPart> held = held_parts(state);
+  std::vector<std::string> differences;
+  compare_parts(parts_where(held, [](const HeldPart& part) { return part.is_on_data; }),
+                parallel.data, differences);
+  compare_parts(parts_where(held, [](const HeldPart& part) { return part.is_on_tensor; }),
+                parallel.tensor.group, differences);
+  for (const TiedParameter& tied : state.gradients.tied()) {
+    compare_parts(parts_where(held, [&](const HeldPart& part) { return part.name == tied.name; }),
+                  tied.stages, differences);
+  }
+  int32_t num_differences = static_cast<int32_t>(differences.size());
+  comm::all_reduce({&num_differences, {1}, DType::kInt32}, comm::Reduce::kMax, parallel.world,
+                   Stream{});
+  if (num_differences == 0) return;
+  const std::vector<std::string> lines = lines_of_all(differences, parallel.world);
+  throw ReplicaError(fmt::format(
+      "iteration {}: {} tensors, of which ranks should have equal copies, differ: "
+      "memory was changed, or a device computes wrongly. The iteration is not saved; "
+      "look at the hosts of these ranks ({}), and go on from the last checkpoint\n  {}",
+      state.progress.iteration, lines.size(), hosts_text(parallel.world), listed(lines, "\n  ")));
+}
+
+}  // namespace megatron
