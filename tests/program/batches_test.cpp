@@ -41,6 +41,49 @@ TEST_F(BatchesTest, MicroBatchSizeChangesRoundingOnly) {
   }
 }
 
+// --eod-mask-loss masks a different number of tokens in each microbatch, which then weighs as much
+// as others. With --calculate-per-token-loss tokens do.
+TEST_F(BatchesTest, TokensWeighAlikeInAnyMicrobatch) {
+  std::vector<int32_t> texts;
+  for (int32_t i = 0; i < 2000; ++i) {
+    texts.push_back(i * i % 97 < 30 + i % 32 ? i * 7 % 500 : 511);
+  }
+  write_periodic_dataset(path("texts"), texts);
+  const Flags flags = golden_flags()
+                          .with("--data-path", path("texts").string())
+                          .without("--vocab-file")
+                          .without("--merge-file")
+                          .with("--tokenizer-type", "NullTokenizer")
+                          .with("--vocab-size", "511")
+                          .with("--train-iters", "10");
+  const Flags masked = flags.with("--eod-mask-loss");
+  const Flags per_token = masked.with("--calculate-per-token-loss");
+  const std::vector<Metrics> want = train_with(8, per_token);
+  for (const int micro : {1, 2}) {
+    std::filesystem::remove(path("micro" + std::to_string(micro) + ".jsonl"));
+    const std::vector<Metrics> got = train_with(micro, per_token);
+    expect_near(got, want, "lm loss", 1e-5);
+    expect_near(got, want, "grad_norm", 1e-5);
+  }
+  // One microbatch of the whole batch is the plain definition.
+  std::filesystem::remove(path("micro8.jsonl"));
+  const std::vector<Metrics> whole = train_with(8, masked);
+  expect_near(whole, want, "lm loss", 1e-5);
+  expect_near(whole, want, "grad_norm", 1e-5);
+  std::filesystem::remove(path("micro1.jsonl"));
+  const double mean_of_means = train_with(1, masked).front().at("lm loss");
+  EXPECT_GT(std::abs(mean_of_means - want.front().at("lm loss")), 1e-4);
+
+  // Where all tokens count it changes no bit.
+  for (const int micro : {1, 4}) {
+    const auto file = path("micro" + std::to_string(micro) + ".jsonl");
+    std::filesystem::remove(file);
+    const std::vector<Metrics> plain = train_with(micro, flags);
+    std::filesystem::remove(file);
+    EXPECT_EQ(train_with(micro, flags.with("--calculate-per-token-loss")), plain);
+  }
+}
+
 // All samples are the same and nothing is learned, so the masks make the only difference.
 TEST_F(BatchesTest, EverySampleHasItsOwnMasks) {
   std::vector<int32_t> period;

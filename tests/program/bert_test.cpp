@@ -46,6 +46,23 @@ TEST_F(BertTest, WithoutTheBinaryHeadThereIsOneLoss) {
   expect_equal(trained(flags, {.tp = 2, .pp = 2}, "two", "pretrain-bert"), want, "tp2pp2");
 }
 
+TEST_F(BertTest, TokensCountAlikeInEveryMicrobatchAndLayout) {
+  const Flags flags = bert()
+                          .with("--bert-no-binary-head")
+                          .with("--calculate-per-token-loss")
+                          .with("--eval-iters", "0");
+  const std::vector<Metrics> want =
+      trained(flags.with("--micro-batch-size", "8"), {}, "one", "pretrain-bert");
+  EXPECT_EQ(want.size(), 20u);
+  expect_equal(trained(flags.with("--micro-batch-size", "1"), {}, "small", "pretrain-bert"), want,
+               "small");
+  expect_equal(trained(flags, {.tp = 2, .pp = 2, .dp = 2}, "ranks", "pretrain-bert"), want,
+               "ranks");
+  const Outcome refused = run("pretrain-bert", bert().with("--calculate-per-token-loss").words());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, testing::HasSubstr("--calculate-per-token-loss: this task of BERT"));
+}
+
 TEST_F(BertTest, AStoppedRunGoesOnInAnotherLayout) {
   const std::vector<Metrics> whole = trained(bert(), {}, "whole", "pretrain-bert");
   const std::string save = path("save").string();

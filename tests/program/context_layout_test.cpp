@@ -58,6 +58,21 @@ TEST_F(ContextLayoutTest, RanksKnowTheBordersOfDocuments) {
   }
 }
 
+// Ranks have different numbers of tokens that count.
+TEST_F(ContextLayoutTest, TokensCountAlikeOnEveryRank) {
+  const Flags masked = model(false).with("--eod-mask-loss").with("--eval-iters", "0");
+  const Flags weighed = masked.with("--calculate-per-token-loss");
+  const std::vector<Metrics> want = trained(weighed, {}, "one");
+  EXPECT_NE(want, trained(masked, {}, "means"));
+  for (const Layout& layout :
+       {Layout{.cp = 2}, Layout{.dp = 2, .cp = 2}, Layout{.dp = 2, .zero_stage = 3},
+        Layout{.pp = 2, .layers_a_chunk = 1, .dp = 2},
+        Layout{
+            .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}}) {
+    expect_equal(trained(weighed, layout, name_of(layout)), want, name_of(layout));
+  }
+}
+
 // Without dropout or borders, positions matter only to the causal mask, and the ring joins chunks.
 TEST_F(ContextLayoutTest, PlainAttentionTrainsAsOneRank) {
   expect_as_one_rank(model(true).with("--attention-dropout", "0").with("--hidden-dropout", "0"),

@@ -51,6 +51,20 @@ class T5Test : public LayoutTest {
   }
 };
 
+// Spans of different lengths: microbatches have different numbers of labels.
+TEST_F(T5Test, TokensCountAlikeInEveryMicrobatchAndLayout) {
+  const Flags flags = t5().with("--calculate-per-token-loss").with("--eval-iters", "0");
+  const std::vector<Metrics> want = trained_t5(flags.with("--micro-batch-size", "8"));
+  EXPECT_EQ(want.size(), 20u);
+  expect_equal(trained_t5(flags.with("--micro-batch-size", "1"), {}, "small"), want, "small");
+  expect_equal(trained_t5(flags, {.layout = {.pp = 2, .dp = 2}, .split = 1}, "ranks"), want,
+               "ranks");
+  const std::vector<Metrics> means =
+      trained_t5(t5().with("--eval-iters", "0").with("--micro-batch-size", "1"), {}, "means");
+  EXPECT_NE(means.front().at("grad_norm"), want.front().at("grad_norm"));
+  EXPECT_GT(std::abs(means.front().at("lm loss") - want.front().at("lm loss")), 1e-5);
+}
+
 TEST_F(T5Test, Learns) {
   const std::vector<Metrics> metrics = trained_t5(t5());
   ASSERT_GE(metrics.size(), 20u);

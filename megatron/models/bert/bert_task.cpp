@@ -8,6 +8,7 @@
 #include "megatron/data/masked_datasets.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/training/flops.h"
+#include "megatron/training/loss_sums.h"
 
 namespace megatron {
 namespace {
@@ -27,6 +28,7 @@ struct BertPart {
     kLossMask,
     kIsRandom,
     kLossDivisor,
+    kLossWeight,
     kNumParts
   };
 };
@@ -189,6 +191,11 @@ Microbatch BertTask::microbatch(const Samples& samples, int64_t chunk, bool has_
     made[BertPart::kLossMask] = samples.loss_mask;
     made[BertPart::kIsRandom] = samples.is_random;
     made[BertPart::kLossDivisor] = samples.loss_divisor;
+    if (config_.training.calculate_per_token_loss && !samples.loss_divisor.defined()) {
+      const WeighedTokens counted = weighed_tokens(samples.loss_mask);
+      made[BertPart::kLossDivisor] = counted.divisor;
+      made[BertPart::kLossWeight] = counted.weight;
+    }
   }
   return made;
 }
@@ -207,7 +214,9 @@ MicrobatchOutput BertTask::forward_step(Split, int64_t chunk, const Microbatch& 
       bert_losses(model, hidden,
                   {batch[BertPart::kLabels], batch[BertPart::kLossMask], batch[BertPart::kIsRandom],
                    sample_weights_, loss_seed_, batch[BertPart::kLossDivisor]});
-  MicrobatchOutput output = {.losses = {losses.lm}, .logged = {{"lm loss", losses.lm.data()}}};
+  MicrobatchOutput output = {.losses = {losses.lm},
+                             .logged = {{"lm loss", losses.lm.data()}},
+                             .weight = batch[BertPart::kLossWeight]};
   if (losses.sop.defined()) {
     output.losses.push_back(losses.sop);
     output.logged.emplace_back("sop loss", losses.sop.data());

@@ -34,6 +34,8 @@ class BertTask : public TrainTask {
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
+  // The loss of the order of sentences counts samples.
+  bool weighs_tokens() const override { return !config_.transformer.bert_binary_head; }
   void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
   int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
   double flops(int64_t batch_size) const override;

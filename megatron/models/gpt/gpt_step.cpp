@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/training/loss_sums.h"
 
 namespace megatron {
 namespace {
@@ -22,6 +23,7 @@ struct GptPart {
     kLabels,
     kLossMask,
     kLossDivisor,
+    kLossWeight,
     kNumParts
   };
 };
@@ -107,7 +109,11 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
     made[GptPart::kLabels] = tensor_of(batch.labels, shape);
     expect_labels(made[GptPart::kLabels], config.counted_vocab_size());
     made[GptPart::kLossMask] = tensor_of(batch.loss_mask, shape);
-    if (batch.loss_divisor > 0) {
+    if (options_.weighs_tokens && whole.loss_divisor == 0) {
+      const WeighedTokens tokens = weighed_tokens(made[GptPart::kLossMask]);
+      made[GptPart::kLossDivisor] = tokens.divisor;
+      made[GptPart::kLossWeight] = tokens.weight;
+    } else if (batch.loss_divisor > 0) {
       made[GptPart::kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
     }
   }
@@ -133,7 +139,10 @@ Variable GptStep::forward(const Microbatch& batch, const Variable& activations) 
 }
 
 GptTargets GptStep::targets(const Microbatch& batch) const {
-  return {batch[GptPart::kLabels], batch[GptPart::kLossMask], batch[GptPart::kLossDivisor]};
+  return {.labels = batch[GptPart::kLabels],
+          .loss_mask = batch[GptPart::kLossMask],
+          .divisor = batch[GptPart::kLossDivisor],
+          .weight = batch[GptPart::kLossWeight]};
 }
 
 }  // namespace megatron

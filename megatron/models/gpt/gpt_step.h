@@ -13,7 +13,8 @@ struct GptTargets {
   Tensor labels;     // [b, s] int64
   Tensor loss_mask;  // [b, s] fp32: the weight of each token, 0 or 1 in usual training
   Tensor divisor;    // [] fp32; undefined: the sum of loss_mask
-  Tensor seed = {};  // [] fp32: the gradient that training starts with (vocabulary_loss())
+  Tensor seed = {};    // [] fp32: the gradient that training starts with (vocabulary_loss())
+  Tensor weight = {};  // [] fp32: MicrobatchOutput::weight; may be undefined
 };
 
 // Builds the inputs of a chunk of a GPT, and runs the chunk.
@@ -22,6 +23,7 @@ class GptStep {
   struct Options {
     int64_t micro_batch_size = 0;
     bool reads_position_ids = false;  // positions or lengths differ from batch to batch
+    bool weighs_tokens = false;       // --calculate-per-token-loss
   };
 
   // `model` and `random` must outlive it.

@@ -27,7 +27,8 @@ std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
     steps_.push_back(std::make_unique<const GptStep>(
         *models_.back(), site.random,
         GptStep::Options{.micro_batch_size = config_.training.micro_batch_size,
-                         .reads_position_ids = config_.data.reset_position_ids || curriculum_}));
+                         .reads_position_ids = config_.data.reset_position_ids || curriculum_,
+                         .weighs_tokens = config_.training.calculate_per_token_loss}));
     chunks.push_back(models_.back().get());
   }
   return chunks;
@@ -103,8 +104,13 @@ MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& b
   if (!model.chunk().has_head) return {.activations = {hidden}};
   GptTargets targets = step(chunk).targets(batch);
   targets.seed = loss_seed_;
-  return loss(model, hidden, targets);
+  MicrobatchOutput output = loss(model, hidden, targets);
+  output.weight = targets.weight;
+  return output;
 }
+
+// The weights of a prefix LM's tokens are divided by what they are on average.
+bool GptTask::weighs_tokens() const { return !config_.data.prefix_lm; }
 
 MicrobatchOutput GptTask::loss(const GptModel& model, const Variable& hidden,
                                const GptTargets& targets) const {

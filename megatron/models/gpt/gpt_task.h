@@ -33,6 +33,7 @@ class GptTask : public TrainTask {
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
+  bool weighs_tokens() const override;
   void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
   void use_sequence_length(int64_t length) override { sequence_length_ = length; }
   int64_t tokens_per_sample() const override { return sequence_length_; }

@@ -9,6 +9,7 @@
 #include "megatron/data/masked_datasets.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/training/flops.h"
+#include "megatron/training/loss_sums.h"
 
 namespace megatron {
 namespace {
@@ -27,6 +28,7 @@ struct T5Part {
     kLabels,
     kLossMask,
     kLossDivisor,
+    kLossWeight,
     kNumParts
   };
 };
@@ -214,6 +216,11 @@ Microbatch T5Task::microbatch(const Samples& samples, bool has_gradient) const {
     made[T5Part::kLabels] = samples.labels;
     made[T5Part::kLossMask] = samples.loss_mask;
     made[T5Part::kLossDivisor] = samples.loss_divisor;
+    if (config_.training.calculate_per_token_loss && !samples.loss_divisor.defined()) {
+      const WeighedTokens counted = weighed_tokens(samples.loss_mask);
+      made[T5Part::kLossDivisor] = counted.divisor;
+      made[T5Part::kLossWeight] = counted.weight;
+    }
   }
   return made;
 }
@@ -236,7 +243,9 @@ MicrobatchOutput T5Task::forward_step(Split, int64_t, const Microbatch& batch,
   }
   const Variable loss = t5_loss(*model_, after.decoder, batch[T5Part::kLabels],
                                 batch[T5Part::kLossMask], loss_seed_, batch[T5Part::kLossDivisor]);
-  return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
+  return {.losses = {loss},
+          .logged = {{"lm loss", loss.data()}},
+          .weight = batch[T5Part::kLossWeight]};
 }
 
 int64_t T5Task::tokens_per_sample() const {

@@ -33,6 +33,7 @@ class T5Task : public TrainTask {
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
+  bool weighs_tokens() const override { return true; }
   void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
   int64_t tokens_per_sample() const override;
   double flops(int64_t batch_size) const override;
