@@ -4,6 +4,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <new>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
@@ -38,11 +39,34 @@ bool is_word_list(std::string_view text) {
          text.find("[UNK]") != std::string_view::npos;
 }
 
+// A model has one row for each token.
+void expect_ids_in_vocabulary(const std::string& path, const Vocabulary& vocabulary) {
+  const size_t size = vocabulary.printable.size();
+  constexpr size_t kNone = static_cast<size_t>(-1);
+  std::vector<size_t> owners(size, kNone);  // places, by id
+  for (size_t place = 0; place < size; ++place) {
+    const auto id = static_cast<size_t>(vocabulary.ids[place]);
+    const std::string_view token = vocabulary.printable.key(place);
+    if (id >= size) {
+      throw FormatError(fmt::format(
+          "{}: token \"{}\" has id {}, but the ids of {} tokens go from 0 to {}; restore the file",
+          path, token, id, size, size - 1));
+    }
+    if (owners[id] != kNone) {
+      throw FormatError(fmt::format("{}: tokens \"{}\" and \"{}\" have the same id {}; restore "
+                                    "the file",
+                                    path, vocabulary.printable.key(owners[id]), token, id));
+    }
+    owners[id] = place;
+  }
+}
+
 Vocabulary read_vocabulary(const std::string& path) {
   const std::string text = read_text(path);
   simdjson::dom::parser parser;
   simdjson::dom::object object;
   if (const auto error = parser.parse(text).get_object().get(object)) {
+    if (error == simdjson::MEMALLOC) throw std::bad_alloc();
     if (is_word_list(text)) {
       throw FormatError(fmt::format(
           "{}: this is a list of words, such as the vocab.txt of a BERT, and no vocab.json; give "
@@ -63,6 +87,7 @@ Vocabulary read_vocabulary(const std::string& path) {
     }
     vocabulary.set(field.key, static_cast<int32_t>(id));
   }
+  expect_ids_in_vocabulary(path, vocabulary);
   if (!vocabulary.printable.find(kEndOfText)) {
     throw FormatError(fmt::format(
         "{}: token {} is missing; it must be there, as it ends each document", path, kEndOfText));
@@ -210,12 +235,12 @@ Gpt2BpeTokenizer::Gpt2BpeTokenizer(Content content)
       merges_(content.symbols.merges) {
   printable_ = std::move(content.vocabulary.printable);
   ids_ = std::move(content.vocabulary.ids);
+  tokens_.resize(printable_.size());
   for (size_t place = 0; place < printable_.size(); ++place) {
     const std::string_view printable = printable_.key(place);
     const auto index = static_cast<size_t>(ids_[place]);
-    if (index >= tokens_.size()) tokens_.resize(index + 1);
     std::optional<std::string> bytes = bytes_from_printable(printable);
-    tokens_[index] = {bytes.value_or(std::string(printable)), true, bytes.has_value()};
+    tokens_[index] = {bytes.value_or(std::string(printable)), bytes.has_value()};
   }
 }
 
@@ -262,7 +287,7 @@ std::vector<int32_t> Gpt2BpeTokenizer::encode(std::string_view text) const {
 
 const Gpt2BpeTokenizer::Token& Gpt2BpeTokenizer::token(int32_t id) const {
   const auto index = static_cast<size_t>(id);
-  if (id < 0 || index >= tokens_.size() || !tokens_[index].exists) {
+  if (id < 0 || index >= tokens_.size()) {
     throw FormatError(fmt::format("{}: no token has id {}; ids go from 0 to {}", vocab_file_, id,
                                   tokens_.size() - 1));
   }

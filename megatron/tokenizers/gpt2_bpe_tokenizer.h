@@ -44,7 +44,6 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   struct Content;
   struct Token {
     std::string bytes;
-    bool exists = false;
     bool has_bytes = false;  // every character of it stands for a byte
   };
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
+#include <exception>
+#include <new>
+
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/sentence_piece_settings.h"
@@ -20,8 +23,7 @@ std::optional<int32_t> unless_negative(int32_t id) {
 SentencePieceModel::SentencePieceModel(const std::string& file)
     : file_(file), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   const std::string bytes = read_text(file);
-  // The library takes an empty file for a model without pieces.
-  if (bytes.empty() || !processor_->LoadFromSerializedProto(bytes).ok() || num_pieces() == 0) {
+  if (!load(bytes)) {
     throw FormatError(fmt::format(
         "{}: this is no SentencePiece model; give a file such as tokenizer.model or spiece.model",
         file));
@@ -36,6 +38,26 @@ SentencePieceModel::SentencePieceModel(const std::string& file)
   has_words_ = (bpe_has_words || unigram_has_words) && settings.adds_dummy_prefix &&
                settings.escapes_blanks && !settings.has_blanks_behind && pieces_keep_to_words();
   if (has_words_ && settings.is_unigram) unigram_words_ = make_unigram_words();
+}
+
+bool SentencePieceModel::load(const std::string& bytes) {
+  // For the library no bytes are a model without pieces.
+  if (bytes.empty() || !is_sentence_piece_message(bytes)) return false;
+  if (!has_sound_rules(bytes)) {
+    throw FormatError(fmt::format(
+        "{}: the SentencePiece model is damaged: the rules by which characters are replaced point "
+        "outside of the file; restore it",
+        file_));
+  }
+  try {
+    return processor_->LoadFromSerializedProto(bytes).ok() && num_pieces() > 0;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {  // the library cannot make a trie of the pieces
+    throw FormatError(fmt::format(
+        "{}: the SentencePiece model is damaged: a piece is empty or stands twice; restore it",
+        file_));
+  }
 }
 
 bool SentencePieceModel::pieces_keep_to_words() const {

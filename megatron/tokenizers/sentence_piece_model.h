@@ -53,6 +53,7 @@ class SentencePieceModel {
   std::optional<int32_t> pad_id() const;
 
  private:
+  bool load(const std::string& bytes);
   bool pieces_keep_to_words() const;
   UnigramWords make_unigram_words() const;
 

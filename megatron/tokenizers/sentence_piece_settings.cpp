@@ -1,6 +1,8 @@
 #include "megatron/tokenizers/sentence_piece_settings.h"
 
 #include <cstdint>
+#include <cstring>
+#include <vector>
 
 namespace megatron {
 namespace {
@@ -13,6 +15,16 @@ class Message {
   // Goes to the next field; false at the end, or where the message is broken.
   bool next() {
     if (rest_.empty()) return false;
+    is_broken_ = !read_field();
+    return !is_broken_;
+  }
+  bool is_broken() const { return is_broken_; }
+  uint64_t field() const { return field_; }
+  uint64_t number() const { return number_; }
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  bool read_field() {
     const uint64_t tag = read_number();
     field_ = tag >> 3;
     number_ = 0;
@@ -31,11 +43,7 @@ class Message {
         return false;
     }
   }
-  uint64_t field() const { return field_; }
-  uint64_t number() const { return number_; }
-  std::string_view bytes() const { return bytes_; }
 
- private:
   // Seven bits a byte, the lowest first; the upper bit says that more follow.
   uint64_t read_number() {
     uint64_t value = 0;
@@ -55,6 +63,7 @@ class Message {
   }
 
   std::string_view rest_;
+  bool is_broken_ = false;
   uint64_t field_ = 0;
   uint64_t number_ = 0;
   std::string_view bytes_;
@@ -63,6 +72,8 @@ class Message {
 constexpr uint64_t kPiece = 1;  // fields of the model
 constexpr uint64_t kTrainer = 2;
 constexpr uint64_t kNormalizer = 3;
+constexpr uint64_t kDenormalizer = 5;
+constexpr uint64_t kCharsmap = 2;  // of a normalizer
 
 void read_piece(Message piece, SentencePieceSettings& settings) {
   constexpr uint64_t kType = 3;
@@ -89,7 +100,6 @@ void read_trainer(Message trainer, SentencePieceSettings& settings) {
 }
 
 void read_normalizer(Message normalizer, SentencePieceSettings& settings) {
-  constexpr uint64_t kCharsmap = 2;
   constexpr uint64_t kDummyPrefix = 3;
   constexpr uint64_t kExtraBlanks = 4;
   constexpr uint64_t kEscapes = 5;
@@ -103,7 +113,51 @@ void read_normalizer(Message normalizer, SentencePieceSettings& settings) {
   }
 }
 
+// Whether each step from each unit of the trie stays inside of it, and each replacement inside of
+// the texts, the last of which ends. The form of the bytes: hf/charsmap.h.
+bool is_sound_charsmap(std::string_view bytes) {
+  constexpr size_t kHead = sizeof(uint32_t);
+  uint32_t trie_bytes = 0;
+  if (bytes.size() <= kHead) return false;
+  std::memcpy(&trie_bytes, bytes.data(), kHead);
+  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes >= bytes.size() - kHead) return false;
+  std::vector<uint32_t> units(trie_bytes / 4);
+  std::memcpy(units.data(), bytes.data() + kHead, trie_bytes);
+  const std::string_view texts = bytes.substr(kHead + trie_bytes);
+  if (texts.back() != '\0') return false;
+  constexpr uint32_t kIsValue = 0x80000000;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const uint32_t unit = units[i];
+    if ((unit & kIsValue) != 0) continue;
+    const size_t next = i ^ ((unit >> 10) << ((unit & 0x200u) >> 6));
+    if ((next | 0xFF) >= units.size()) return false;
+    const bool has_value = ((unit >> 8) & 1u) != 0;
+    if (has_value && (units[next] & ~kIsValue) >= texts.size()) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool is_sentence_piece_message(std::string_view model) {
+  Message message(model);
+  while (message.next()) {
+  }
+  return !message.is_broken();
+}
+
+bool has_sound_rules(std::string_view model) {
+  for (Message message(model); message.next();) {
+    if (message.field() != kNormalizer && message.field() != kDenormalizer) continue;
+    Message normalizer(message.bytes());
+    while (normalizer.next()) {
+      const bool has_rules = normalizer.field() == kCharsmap && !normalizer.bytes().empty();
+      if (has_rules && !is_sound_charsmap(normalizer.bytes())) return false;
+    }
+    if (normalizer.is_broken()) return false;
+  }
+  return true;
+}
 
 SentencePieceSettings read_sentence_piece_settings(std::string_view model) {
   SentencePieceSettings settings;

@@ -17,6 +17,12 @@ struct SentencePieceSettings {
   bool has_blanks_behind = false;  // a blank belongs to the word before it
 };
 
+// The library trusts its files. Before it reads one:
+// Are the bytes whole fields of a protobuf message?
+bool is_sentence_piece_message(std::string_view model);
+// Do the rules of its normalizers stay inside of the message?
+bool has_sound_rules(std::string_view model);
+
 // Reads them from the bytes of a model file, which is a protobuf message that the library accepts.
 SentencePieceSettings read_sentence_piece_settings(std::string_view model);
 

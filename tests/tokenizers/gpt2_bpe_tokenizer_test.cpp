@@ -124,6 +124,10 @@ TEST(Gpt2BpeTokenizer, ErrorsNameTheFileAndTheRule) {
               HasSubstr("the id of token \"a\""));
   EXPECT_THAT(load(files.write("noeod.json", R"({"a": 0})"), merges),
               HasSubstr("token <|endoftext|> is missing"));
+  EXPECT_THAT(load(files.write("gap.json", R"({"a": 0, "b": 3, "<|endoftext|>": 1})"), merges),
+              HasSubstr("gap.json: token \"b\" has id 3, but the ids of 3 tokens go from 0 to 2"));
+  EXPECT_THAT(load(files.write("twice.json", R"({"a": 0, "b": 0, "<|endoftext|>": 1})"), merges),
+              HasSubstr("twice.json: tokens \"a\" and \"b\" have the same id 0"));
   EXPECT_THAT(load(vocab, files.write("three.txt", "#version: 0.2\na b\na b c\n")),
               HasSubstr("three.txt: line 3 is \"a b c\", expected two tokens"));
   EXPECT_THAT(load(vocab, files.write("one.txt", "#version: 0.2\nab\n")),
@@ -160,16 +164,16 @@ TEST(Gpt2BpeTokenizer, PiecesAreThoseOfTheVocabulary) {
 
 TEST(Gpt2BpeTokenizer, DecodeRefusesWhatIsNoToken) {
   const TemporaryDirectory files;
-  const std::string vocab = files.write("vocab.json", R"({"a": 0, "a b": 2, "<|endoftext|>": 4})");
+  const std::string vocab = files.write("vocab.json", R"({"a": 0, "a b": 1, "<|endoftext|>": 2})");
   const Gpt2BpeTokenizer tokenizer(vocab, files.write("merges.txt", "#version: 0.2\n"));
   const auto decode = [&](int32_t id) {
     return message_of([&] { (void)tokenizer.decode(Ids{id}); });
   };
-  EXPECT_EQ(tokenizer.decode(Ids{0, 4}), "a<|endoftext|>");
-  for (const int32_t id : {-1, 1, 3, 5}) {
+  EXPECT_EQ(tokenizer.decode(Ids{0, 2}), "a<|endoftext|>");
+  for (const int32_t id : {-1, 3, 5}) {
     EXPECT_THAT(decode(id), HasSubstr("no token has id " + std::to_string(id) + "; ids go from 0"));
   }
-  EXPECT_THAT(decode(2), HasSubstr("token 2 \"a b\" has a character that stands for no byte"));
+  EXPECT_THAT(decode(1), HasSubstr("token 1 \"a b\" has a character that stands for no byte"));
 }
 
 class RealGpt2 : public testing::Test {

@@ -7,6 +7,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/tokenizers/sentence_piece_settings.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
 #include "tests/support/temporary_directory.h"
@@ -137,6 +138,62 @@ TEST_F(RealModels, ErrorsNameTheFileAndTheRemedy) {
               HasSubstr("no piece has id 26; ids go from 0 to 25"));
   EXPECT_THAT(message_of([&] { (void)tokenizer.decode(Ids{-1}); }),
               HasSubstr("no piece has id -1"));
+}
+
+// A model that has only rules: a trie of 256 units, and one replacement.
+struct RulesOfModel {
+  std::vector<uint32_t> units = std::vector<uint32_t>(256);
+  uint32_t trie_bytes = 1024;
+  std::string texts = std::string("x\0", 2);
+
+  std::string bytes() const {
+    std::string charsmap(reinterpret_cast<const char*>(&trie_bytes), 4);
+    charsmap.append(reinterpret_cast<const char*>(units.data()), 4 * units.size());
+    return field(3, field(2, charsmap + texts));  // of the normalizer, of the model
+  }
+  static std::string field(int number, const std::string& content) {
+    std::string text(1, static_cast<char>(number << 3 | 2));
+    text += static_cast<char>(0x80 | (content.size() & 0x7F));
+    text += static_cast<char>(content.size() >> 7);
+    return text + content;
+  }
+};
+
+// The library reads wherever the rules point to, and crashes.
+TEST(SentencePieceRules, MustNotPointOutsideOfTheFile) {
+  EXPECT_TRUE(has_sound_rules(RulesOfModel().bytes()));
+  constexpr uint32_t kOffset = 1u << 10;
+  constexpr uint32_t kHasValue = 1u << 8;
+  constexpr uint32_t kValue = 1u << 31;
+  const auto with = [](std::initializer_list<uint32_t> units) {
+    RulesOfModel rules;
+    std::copy(units.begin(), units.end(), rules.units.begin());
+    return rules.bytes();
+  };
+  EXPECT_TRUE(has_sound_rules(with({kHasValue | kOffset, kValue | 1})));
+  EXPECT_FALSE(has_sound_rules(with({kHasValue | kOffset, kValue | 2})));  // behind the texts
+  EXPECT_FALSE(has_sound_rules(with({256 * kOffset})));                    // behind the trie
+  RulesOfModel cut;
+  cut.texts = "x";  // does not end
+  EXPECT_FALSE(has_sound_rules(cut.bytes()));
+  for (const uint32_t size : {0u, 1022u, 1026u, 4096u, 0xFFFFFFFCu}) {
+    RulesOfModel rules;
+    rules.trie_bytes = size;
+    EXPECT_FALSE(has_sound_rules(rules.bytes())) << size;
+  }
+  const TemporaryDirectory files;
+  const std::string file = files.write("damaged.model", with({256 * kOffset}));
+  EXPECT_THAT(message_of<FormatError>([&] { SentencePieceTokenizer(file, {}); }),
+              HasSubstr("damaged.model: the SentencePiece model is damaged: the rules"));
+}
+
+TEST_F(RealModels, HaveSoundRules) {
+  for (const char* const name :
+       {"llama2-tokenizer.model", "t5-seqio-26.model", "en-unigram-1000.model",
+        "ja-unigram-8000.model", "nmt-unigram-32000.model"}) {
+    EXPECT_TRUE(has_sound_rules(read_text(shared_data(std::string("data/sentencepiece/") + name))))
+        << name;
+  }
 }
 
 TEST(SentencePieceTokenizer, RefusesOtherFiles) {
