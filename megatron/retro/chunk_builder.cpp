@@ -103,10 +103,21 @@ bool is_rows_of_four(const std::vector<int64_t>& shape) {
   return shape == std::vector<int64_t>{0} || (shape.size() == 2 && shape[1] == 4);
 }
 
+// Numbers of valid chunks up to the end of each document never fall, and the last is that of all.
+bool are_offsets(const std::vector<uint64_t>& offsets, int64_t chunks) {
+  uint64_t before = 0;
+  for (size_t i = 1; i < offsets.size(); i += 2) {
+    if (offsets[i] < before) return false;
+    before = offsets[i];
+  }
+  return before == static_cast<uint64_t>(chunks);
+}
+
 bool is_block(const Hdf5File& file, const Block& block) {
-  return is_rows_of_four(file.shape("chunks_valid")) &&
-         is_rows_of_four(file.shape("chunks_invalid")) &&
-         file.shape("doc_offsets") == std::vector<int64_t>{block.size(), 2};
+  const std::vector<int64_t> valid = file.shape("chunks_valid");
+  return is_rows_of_four(valid) && is_rows_of_four(file.shape("chunks_invalid")) &&
+         file.shape("doc_offsets") == std::vector<int64_t>{block.size(), 2} &&
+         are_offsets(file.read<uint64_t>("doc_offsets"), valid[0]);
 }
 
 std::vector<ChunkSource> sources_of(const RetroConfig& config) {
@@ -122,6 +133,18 @@ std::vector<ChunkSource> sources_of(const RetroConfig& config) {
   return sources;
 }
 
+// Blocks that are there stay, so they must be of these data.
+void expect_unchanged(const ChunkSource& source, const RetroConfig& config) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(chunk_sources_file(config.retro_workdir), ignored)) return;
+  for (const ChunkSource& earlier : read_chunk_sources(config.retro_workdir)) {
+    if (earlier.name != source.name) continue;
+    ChunkSource same = earlier;
+    same.prefix = source.prefix;  // the files may have moved
+    in_common([&] { expect_same_data(same, config.retro_workdir); });
+  }
+}
+
 void build_individual(ChunkSource& source, const RetroConfig& config, const Tokenizer& gpt,
                       const Tokenizer& bert, const comm::Group& world) {
   const IndexedDataset data(source.prefix);
@@ -131,7 +154,9 @@ void build_individual(ChunkSource& source, const RetroConfig& config, const Toke
         "preprocess-data without --split-sentences",
         source.prefix, data.num_documents(), data.num_sequences()));
   }
+  expect_unchanged(source, config);
   source.documents = data.num_documents();
+  source.digest = data_digest(source.prefix);
   const Cutter cutter(data, config.retro_gpt_chunk_length, gpt, bert);
   make_missing_blocks({.what = fmt::format("cutting documents of {} into chunks", source.name),
                        .count = source.documents,

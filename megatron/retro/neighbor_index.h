@@ -10,7 +10,11 @@
 namespace megatron::retro {
 
 // An index of FAISS over vectors with numbers: finds the nearest ones of a vector by squared
-// Euclidean distance. Files are those of FAISS. Searching is thread safe.
+// Euclidean distance. Searching is thread safe.
+//
+// Files are those of FAISS, which crashes on damaged ones. So each file has its checksum in a file
+// beside it, "<name>.crc32c", and one without, made by another program, is first read and searched
+// in a child process (core/read_in_child.h).
 class NeighborIndex {
  public:
   // An index without vectors, trained with these [n, dimension]. `description` is that of FAISS's
@@ -18,7 +22,7 @@ class NeighborIndex {
   // such index, or if the vectors are too few.
   static NeighborIndex trained(const std::string& description, int64_t dimension,
                                std::span<const float> vectors);
-  // Throws FormatError if the file is no index.
+  // Throws IoError, and FormatError if the file is no index or is damaged.
   explicit NeighborIndex(const std::filesystem::path& path);
   ~NeighborIndex();
   NeighborIndex(NeighborIndex&&) noexcept;

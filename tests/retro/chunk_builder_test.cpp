@@ -88,6 +88,37 @@ TEST_F(ChunkBuilderTest, DividesBySplit) {
   EXPECT_EQ(source.invalid_chunks, 1);
 }
 
+// The same number of documents under the same name: only their digest tells.
+TEST_F(ChunkBuilderTest, ChunksOfOtherDataAreRefused) {
+  build();
+  const auto open = [&] {
+    ChunkDatabase(config_.retro_workdir, ChunkPart::kTrain, 4, tokenizer_.eod());
+  };
+  EXPECT_NO_THROW(open());
+  EXPECT_NO_THROW(build());
+  write("a", {"ABCDEF", "    XYZ", "HI"});
+  EXPECT_THAT(message_of<ConfigError>(open),
+              HasSubstr("the data have changed since their chunks were cut"));
+  EXPECT_THAT(message_of([&] { build(); }), HasSubstr("give another --retro-workdir"));
+}
+
+TEST_F(ChunkBuilderTest, ADamagedBlockIsMadeAgain) {
+  build();
+  const std::filesystem::path path = individual_chunks(config_.retro_workdir, "a") / "00-03.hdf5";
+  const std::string text = read_text(path);
+  const std::vector<uint64_t> wrong = {0, 900, 1, 3, 2, 4};
+  {
+    const Hdf5File right(path);
+    Hdf5Writer file(path);
+    file.add<uint32_t>("chunks_valid", right.read<uint32_t>("chunks_valid"), {4, 4});
+    file.add<uint32_t>("chunks_invalid", right.read<uint32_t>("chunks_invalid"), {1, 4});
+    file.add<uint64_t>("doc_offsets", wrong, {3, 2});
+    file.commit();
+  }
+  build();
+  EXPECT_EQ(read_text(path), text);
+}
+
 TEST_F(ChunkBuilderTest, DatasetsFollowOnEachOther) {
   write("b", {"12345678", "1"}, /*with_eod=*/false);
   config_.retro_gpt_data_path = {"1", prefix("a"), "0.5", prefix("b")};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/data/numpy_random.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
@@ -158,6 +159,65 @@ TEST(NeighborIndexFileTest, SaysWhatIsWrong) {
   EXPECT_THROW(
       NeighborIndex::trained("Flat", kDimension, points(20, 1)).write(directory.path() / "x" / "y"),
       IoError);
+}
+
+class DamagedIndexTest : public testing::Test {
+ protected:
+  DamagedIndexTest() {
+    NeighborIndex index = NeighborIndex::trained("IVF4,Flat", kDimension, points(200, 1));
+    index.add(points(200, 1), 0);
+    index.write(path_);
+    text_ = read_text(path_);
+  }
+
+  TemporaryDirectory directory_;
+  std::filesystem::path path_ = directory_.path() / "a.faissindex";
+  std::filesystem::path checksum_ = directory_.path() / "a.faissindex.crc32c";
+  std::string text_;
+};
+
+TEST_F(DamagedIndexTest, TheChecksumFindsEachDamage) {
+  EXPECT_EQ(NeighborIndex(path_).size(), 200);
+  text_[text_.size() / 2] ^= 1;
+  write_text_atomically(path_, text_);
+  EXPECT_THAT(message_of<FormatError>([&] { NeighborIndex index(path_); }),
+              HasSubstr("is damaged, as it has not the checksum in " + checksum_.string()));
+}
+
+// An index of another program has no checksum: FAISS would end this process.
+TEST_F(DamagedIndexTest, ACrashOfFaissIsASentence) {
+  std::filesystem::remove(checksum_);
+  EXPECT_EQ(NeighborIndex(path_).size(), 200);
+  // The last fields of the inner index's head: a metric that no list can be searched with.
+  const std::string head("\1\1\0\0\0", 5);  // is trained, METRIC_L2
+  int refused = 0;
+  for (size_t at = text_.find(head); at != std::string::npos; at = text_.find(head, at + 1)) {
+    std::string damaged = text_;
+    damaged[at + 1] = 23;
+    write_text_atomically(path_, damaged);
+    try {
+      const NeighborIndex index(path_);
+    } catch (const FormatError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  write_text_atomically(path_, text_.substr(0, text_.size() / 2));
+  EXPECT_THAT(message_of<FormatError>([&] { NeighborIndex index(path_); }),
+              HasSubstr("delete it, so that it is made again"));
+}
+
+TEST_F(DamagedIndexTest, AGraphKeepsToItsVectors) {
+  NeighborIndex::trained("IVF16_HNSW8,Flat", kDimension, points(1500, 1)).write(path_);
+  text_ = read_text(path_);
+  std::filesystem::remove(checksum_);
+  EXPECT_EQ(NeighborIndex(path_).size(), 0);
+  const size_t no_neighbors = text_.find(std::string(8, '\xff'));
+  ASSERT_NE(no_neighbors, std::string::npos);
+  text_.replace(no_neighbors, 4, std::string("\xe8\x03\x00\x00", 4));  // vector 1000
+  write_text_atomically(path_, text_);
+  EXPECT_THAT(message_of<FormatError>([&] { NeighborIndex index(path_); }),
+              HasSubstr("has a graph with steps to vectors that do not exist"));
 }
 
 }  // namespace

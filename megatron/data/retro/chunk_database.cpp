@@ -22,6 +22,7 @@ ChunkDatabase::ChunkDatabase(const std::filesystem::path& directory, ChunkPart p
       sources_(read_chunk_sources(directory)),
       rows_(path_, "chunks") {
   for (const ChunkSource& source : sources_) {
+    expect_same_data(source, directory);
     datasets_.push_back(std::make_shared<const IndexedDataset>(source.prefix));
   }
   const std::vector<uint64_t> written = Hdf5File(path_).read<uint64_t>("n_written");

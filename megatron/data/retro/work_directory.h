@@ -61,7 +61,14 @@ struct ChunkSource {
   int64_t train_chunks = 0;
   int64_t invalid_chunks = 0;  // chunks without a BERT token, which are in no database
   int64_t sampled_chunks = 0;
+  // data_digest() of the dataset when its chunks were cut; empty: made by Megatron-LM.
+  std::string digest = {};
 };
+// A digest of sizes, beginnings and ends of the two files of a dataset, which tells whether it is
+// still the one whose chunks were cut. Throws IoError.
+std::string data_digest(const std::string& prefix);
+// Throws ConfigError if the source has a digest and its data have another one.
+void expect_same_data(const ChunkSource& source, const std::filesystem::path& directory);
 std::filesystem::path chunk_sources_file(const std::filesystem::path& directory);
 // Throws IoError, FormatError.
 std::vector<ChunkSource> read_chunk_sources(const std::filesystem::path& directory);
