@@ -1,13 +1,14 @@
 #include "megatron/core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <random>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -36,14 +37,38 @@ struct Closer {
   ~Closer() { ::close(descriptor); }
 };
 
-// Random, because process ids repeat: in containers on several hosts, every program may have
-// id 1.
-std::filesystem::path temporary_name(const std::filesystem::path& path) {
-  std::random_device random;
-  const uint64_t bits = (uint64_t{random()} << 32) | random();
+std::filesystem::path temporary_name(const std::filesystem::path& path, int number) {
   std::filesystem::path name = path;
-  name += fmt::format(".tmp-{:016x}", bits);
+  name += number == 1 ? ".tmp-megatron" : fmt::format(".tmp-megatron-{}", number);
   return name;
+}
+
+// Removes a temporary file whose writer was killed. False if it is in use, or is not ours to judge.
+bool is_removed_as_dead(const std::filesystem::path& name) {
+  const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return errno == ENOENT;
+  const Closer closer{descriptor};
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return false;
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) return false;
+  return !is_still_named(descriptor, name) || ::unlink(name.c_str()) == 0;
+}
+
+// Creates a file for one writer, and locks it where the file system has locks; the descriptor, or
+// none if another writer has the name. On other errors -1 with errno.
+std::optional<int> claim(const std::filesystem::path& name) {
+  while (true) {
+    const int descriptor = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor < 0 && errno != EEXIST) return -1;
+    if (descriptor < 0) {
+      if (!is_removed_as_dead(name)) return std::nullopt;
+      continue;
+    }
+    // Before it was locked, another one may have taken it for dead.
+    const bool is_taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_taken && is_still_named(descriptor, name)) return descriptor;
+    ::close(descriptor);
+  }
 }
 
 }  // namespace
@@ -95,19 +120,27 @@ FileWriter::FileWriter(std::filesystem::path path) : path_(std::move(path)) {
 }
 
 void FileWriter::create() {
-  do {
-    temporary_ = temporary_name(path_);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  } while (descriptor_ < 0 && errno == EEXIST);
-  if (descriptor_ < 0) fail(path_, "create");
+  int number = 1;
+  std::optional<int> claimed;
+  for (; !claimed; ++number) claimed = claim(temporary_ = temporary_name(path_, number));
+  if (*claimed < 0) {
+    temporary_.clear();
+    fail(path_, "create");
+  }
+  descriptor_ = *claimed;
   remember_unfinished(temporary_);
+  while (::access(temporary_name(path_, number).c_str(), F_OK) == 0 &&
+         is_removed_as_dead(temporary_name(path_, number))) {
+    ++number;
+  }
 }
 
 FileWriter::~FileWriter() {
+  if (!temporary_.empty()) {
+    ::unlink(temporary_.c_str());
+    forget_unfinished(temporary_);
+  }
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (temporary_.empty()) return;
-  ::unlink(temporary_.c_str());
-  forget_unfinished(temporary_);
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
@@ -145,14 +178,38 @@ void FileWriter::write_through(std::string_view bytes) {
 void FileWriter::sync() {
   flush();
   if (::fsync(descriptor_) != 0) fail(path_, "sync");
-  // Some file systems report a failed write here only.
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "close");
+  // Some file systems report a failed write at a close only; the lock stays with the other one.
+  const int second = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  if (second < 0 || ::close(second) != 0) fail(path_, "close");
+  is_synced_ = true;
 }
 
 void FileWriter::commit() {
-  if (descriptor_ >= 0) sync();
+  if (!is_synced_) sync();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "rename into place");
   forget_unfinished(std::exchange(temporary_, {}));
+  ::close(std::exchange(descriptor_, -1));
+}
+
+void commit_together(FileWriter& first, FileWriter& second) {
+  const std::filesystem::path directory = std::filesystem::absolute(first.path()).parent_path();
+  first.sync();
+  second.sync();
+  if (::unlink(second.path().c_str()) == 0) {
+    sync_directory(directory);
+  } else if (errno != ENOENT) {
+    fail(second.path(), "delete the old file");
+  }
+  first.commit();
+  second.commit();
+  sync_directory(directory);
+}
+
+void copy_whole_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const MappedFile file(from);
+  FileWriter writer(to);
+  writer.write(file.bytes());
+  writer.commit();
 }
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
@@ -165,7 +222,15 @@ void sync_directory(const std::filesystem::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) fail(directory, "open");
   const Closer closer{descriptor};
-  if (::fsync(descriptor) != 0) fail(directory, "sync");
+  // Some file systems keep names in order by themselves and refuse this with EINVAL.
+  if (::fsync(descriptor) != 0 && errno != EINVAL) fail(directory, "sync");
+}
+
+bool is_still_named(int descriptor, const std::filesystem::path& path) {
+  struct stat open {};
+  struct stat named {};
+  return ::fstat(descriptor, &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         open.st_ino == named.st_ino && open.st_dev == named.st_dev;
 }
 
 }  // namespace megatron

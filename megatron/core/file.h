@@ -32,7 +32,9 @@ class MappedFile {
 std::string read_text(const std::filesystem::path& path);
 
 // A new file, written in order through a buffer. It appears under its name only when commit()
-// succeeds; before that the bytes are in "<path>.tmp-<random>", which the destructor removes.
+// succeeds; before that the bytes are in "<path>.tmp-megatron", which this object locks and its
+// destructor removes. What a killed program left there is locked by nobody: the next writer of the
+// path removes it. Of several that write one path, the second writes "<path>.tmp-megatron-2".
 // Every call throws IoError with path and reason (a full disk, a missing directory). The system
 // starts moving bytes to the device while later ones are still being written.
 class FileWriter {
@@ -45,11 +47,11 @@ class FileWriter {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
   int64_t bytes_written() const { return bytes_written_; }
-  // Flushes all bytes to the device; nothing may be written afterwards. When several files replace
-  // others together, sync all of them before the first commit.
+  // Flushes all bytes to the device; nothing may be written afterwards.
   void sync();
   // Syncs, unless sync() did, and renames into place.
   void commit();
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   void create();
@@ -58,7 +60,8 @@ class FileWriter {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
-  int descriptor_ = -1;
+  int descriptor_ = -1;  // holds the lock until the file has its name
+  bool is_synced_ = false;
   std::string buffer_;
   int64_t bytes_written_ = 0;
   int64_t bytes_on_the_way_ = 0;  // given to the system to write
@@ -67,7 +70,18 @@ class FileWriter {
 // Writes `text` atomically: readers see the old file or the whole new one. Throws IoError.
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 
+// Commits two files that are read together and have one parent. Old ones of their names stay until
+// both are on the device, and the old second one never accompanies the new first one, even if the
+// power fails in between. Throws IoError.
+void commit_together(FileWriter& first, FileWriter& second);
+
+// Copies a file; the copy appears whole or not at all. Throws IoError.
+void copy_whole_file(const std::filesystem::path& from, const std::filesystem::path& to);
+
 // Syncs a directory, so that a rename inside it survives a power cut. Throws IoError.
 void sync_directory(const std::filesystem::path& directory);
+
+// Does `path` still name the open file? Whoever waits for the lock on a file must ask afterwards.
+bool is_still_named(int descriptor, const std::filesystem::path& path);
 
 }  // namespace megatron

@@ -117,6 +117,7 @@ void clean_up_on_signals() {
     install(signal, remove_unfinished_files, nullptr);
   }
   install(SIGBUS, nullptr, name_mapped_file);
+  install(SIGXFSZ, SIG_IGN, nullptr);
 }
 
 void remember_unfinished(const std::filesystem::path& path) {

@@ -8,7 +8,8 @@ namespace megatron {
 
 // Installs handlers: SIGTERM, SIGINT and SIGHUP remove the files that FileWriters have not
 // committed, and SIGBUS names the mapped file that became shorter; then each ends the process as
-// usual. Signals that are already handled or ignored stay so. Call once, before starting threads.
+// usual. Ignores SIGXFSZ, so that a file beyond the limit (ulimit -f) fails with a message. Signals
+// that are already handled or ignored stay so. Call once, before starting threads.
 void clean_up_on_signals();
 
 // Registers files and mappings for the handlers. Thread safe. A full table ignores further ones,

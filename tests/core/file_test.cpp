@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <fstream>
 
 #include "megatron/core/error.h"
 
@@ -68,6 +69,68 @@ TEST_F(FileTest, ReplacesAtomically) {
   write_text_atomically(directory_ / "a", "new");
   EXPECT_EQ(read_text(directory_ / "a"), "new");
   EXPECT_EQ(files_in_directory(), 1);
+}
+
+// What a killed program left is locked by nobody.
+TEST_F(FileTest, TheNextWriterRemovesWhatAKilledOneLeft) {
+  std::ofstream(directory_ / "a.tmp-megatron") << "half of";
+  std::ofstream(directory_ / "a.tmp-megatron-2") << "half of another";
+  std::ofstream(directory_ / "b.tmp-megatron") << "of another file";
+  write_text_atomically(directory_ / "a", "whole");
+  EXPECT_EQ(read_text(directory_ / "a"), "whole");
+  EXPECT_EQ(files_in_directory(), 2);  // a, and that of b
+}
+
+TEST_F(FileTest, WritersOfOnePathDoNotMeet) {
+  FileWriter first(directory_ / "a");
+  first.write("first");
+  first.sync();  // it keeps its temporary file
+  {
+    FileWriter second(directory_ / "a");
+    FileWriter third(directory_ / "a");
+    EXPECT_EQ(files_in_directory(), 3);
+    second.write("second");
+    second.commit();
+    EXPECT_EQ(read_text(directory_ / "a"), "second");
+  }
+  first.commit();
+  EXPECT_EQ(read_text(directory_ / "a"), "first");
+  EXPECT_EQ(files_in_directory(), 1);
+}
+
+// Names that others can guess must not lead a writer to a file of somebody else.
+TEST_F(FileTest, ALinkInThePlaceOfItsTemporaryFileIsNotFollowed) {
+  write_text_atomically(directory_ / "precious", "precious");
+  std::filesystem::create_symlink("precious", directory_ / "a.tmp-megatron");
+  write_text_atomically(directory_ / "a", "new");
+  EXPECT_EQ(read_text(directory_ / "precious"), "precious");
+  EXPECT_EQ(read_text(directory_ / "a"), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(directory_ / "a.tmp-megatron"));
+}
+
+TEST_F(FileTest, TwoFilesAppearTogether) {
+  write_text_atomically(directory_ / "tokens", "old tokens");
+  write_text_atomically(directory_ / "index", "old index");
+  {
+    FileWriter tokens(directory_ / "tokens");
+    FileWriter index(directory_ / "index");
+    tokens.write("new tokens");
+    index.write("new index");
+    EXPECT_EQ(read_text(directory_ / "index"), "old index");
+    commit_together(tokens, index);
+  }
+  EXPECT_EQ(read_text(directory_ / "tokens"), "new tokens");
+  EXPECT_EQ(read_text(directory_ / "index"), "new index");
+  EXPECT_EQ(files_in_directory(), 2);
+}
+
+TEST_F(FileTest, CopiesWholeFiles) {
+  write_text_atomically(directory_ / "a", "text");
+  copy_whole_file(directory_ / "a", directory_ / "b");
+  EXPECT_EQ(read_text(directory_ / "b"), "text");
+  EXPECT_THAT([&] { copy_whole_file(directory_ / "none", directory_ / "c"); },
+              ThrowsMessage<IoError>(HasSubstr("none: cannot open")));
+  EXPECT_EQ(files_in_directory(), 2);
 }
 
 TEST_F(FileTest, MissingFileNamesPathReasonAndRemedy) {
