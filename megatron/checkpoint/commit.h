@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 
 #include "megatron/checkpoint/directory.h"
+#include "megatron/core/folder.h"
 
 namespace megatron {
 
@@ -16,24 +16,18 @@ class UnfinishedCheckpoint {
   // Throws IoError, also if the name belongs to a checkpoint of another format.
   UnfinishedCheckpoint(const std::filesystem::path& directory, const std::filesystem::path& name,
                        CheckpointFormat format);
-  ~UnfinishedCheckpoint();
-  UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
-  UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
 
   // The temporary directory for its files.
-  const std::filesystem::path& path() const { return path_; }
-  // Syncs, and renames <directory>/<name> into place, exchanging it with an existing checkpoint, so
-  // that the name always has a complete one. Then replaces the tracker file by `tracker`; until
-  // that the previous checkpoint is the latest. Throws IoError.
+  const std::filesystem::path& path() const { return folder_.path(); }
+  // Puts <directory>/<name> in place, in exchange for an existing checkpoint, so that the name
+  // always has a complete one. Then replaces the tracker file by `tracker`; until that the previous
+  // checkpoint is the latest. If there is none, the new one is the latest as soon as it is in
+  // place: kNextTrackerFile names it. Throws IoError.
   void commit(const std::string& tracker);
 
  private:
-  void put_in_place();
-  void rename_plainly(bool replaces);
-
   const std::filesystem::path directory_;
-  const std::filesystem::path final_;
-  std::filesystem::path path_;
+  UnfinishedFolder folder_;
 };
 
 // Writes the checkpoint <directory>/<name>: `write` puts its files into the path of an

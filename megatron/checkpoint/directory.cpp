@@ -2,16 +2,19 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <ranges>
+#include <set>
 #include <string>
 #include <string_view>
 
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/folder.h"
+#include "megatron/core/log.h"
 
 namespace megatron {
 namespace {
@@ -69,16 +72,17 @@ std::string trimmed(std::string text) {
 
 // Renames first, so that no reader sees half a checkpoint under its name.
 void remove_checkpoint(const fs::path& directory, const std::string& name) {
-  const fs::path trash = directory / fmt::format("{}{}-{}", kTrash, name, ::getpid());
+  const fs::path trash = directory / fmt::format("{}{}", kTrash, name);
   std::error_code error;
-  fs::rename(directory / name, trash, error);
+  fs::remove_all(trash, error);  // what an earlier run could not delete
+  if (!error) fs::rename(directory / name, trash, error);
   if (error) fail(directory / name, "delete the old checkpoint", error);
   fs::remove_all(trash, error);
   if (error) fail(trash, "delete the old checkpoint", error);
 }
 
 fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* who) {
-  fs::path directory = load / iteration_directory_name(iteration);
+  fs::path directory = restored_folder(load / iteration_directory_name(iteration));
   if (format_of(directory)) return directory;
   // DeepSpeed's name of the directory.
   fs::path step = load / fmt::format("{}{}", kGlobalStep, iteration);
@@ -134,17 +138,59 @@ fs::path iteration_directory_name(int64_t iteration) {
   return fmt::format("{}{:07}", kPrefix, iteration);
 }
 
-std::optional<int64_t> latest_iteration(const fs::path& directory) {
-  const fs::path tracker = directory / kTrackerFile;
-  if (!fs::exists(tracker)) return std::nullopt;
-  const std::string text = trimmed(read_text(tracker));
-  if (text == kReleaseName) return std::nullopt;
+namespace {
+
+// The text of the tracker file, or of the one that becomes it if its checkpoint is there.
+std::optional<std::string> tracker_text(const fs::path& directory) {
+  if (fs::exists(directory / kTrackerFile)) return trimmed(read_text(directory / kTrackerFile));
+  if (!fs::exists(directory / kNextTrackerFile)) return std::nullopt;
+  const std::string text = trimmed(read_text(directory / kNextTrackerFile));
   const std::optional<int64_t> iteration = number_in(text);
+  if (!iteration && text != kReleaseName) return std::nullopt;
+  const fs::path named = iteration ? iteration_directory_name(*iteration) : fs::path(text);
+  return format_of(directory / named) ? std::optional(text) : std::nullopt;
+}
+
+// Has a checkpoint of this program a good manifest, and files of the sizes in it?
+bool is_complete(const fs::path& checkpoint) {
+  try {
+    const Manifest manifest = read_manifest(checkpoint);
+    return std::ranges::all_of(manifest.files, [&](const auto& file) {
+      std::error_code error;
+      const uintmax_t bytes = fs::file_size(checkpoint / file.first, error);
+      return !error && bytes == static_cast<uintmax_t>(file.second.bytes);
+    });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// The newest checkpoint here, if it is one of this program's. Nothing tells whether others are
+// complete.
+std::optional<int64_t> newest_complete_iteration(const fs::path& directory) {
+  const std::vector<int64_t> iterations = named_iterations(directory);
+  for (const int64_t iteration : std::views::reverse(iterations)) {
+    const fs::path checkpoint = directory / iteration_directory_name(iteration);
+    const std::optional<CheckpointFormat> format = format_of(checkpoint);
+    if (format && format != CheckpointFormat::kNative) return std::nullopt;
+    if (format && is_complete(checkpoint)) return iteration;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int64_t> latest_iteration(const fs::path& directory) {
+  const std::optional<std::string> text = tracker_text(directory);
+  if (!text) return newest_complete_iteration(directory);
+  if (text == kReleaseName) return std::nullopt;
+  const std::optional<int64_t> iteration = number_in(*text);
   if (!iteration) {
-    throw FormatError(fmt::format(
-        "{}: holds \"{}\", expected the number of an iteration; write "
-        "one of [{}] into it",
-        tracker.string(), text.substr(0, 40), fmt::join(iterations_in(directory), ", ")));
+    throw FormatError(
+        fmt::format("{}: holds \"{}\", expected the number of an iteration; write "
+                    "one of [{}] into it",
+                    (directory / kTrackerFile).string(), text->substr(0, 40),
+                    fmt::join(iterations_in(directory), ", ")));
   }
   return iteration;
 }
@@ -206,17 +252,31 @@ bool has_weights(const fs::path& folder) {
   });
 }
 
-std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step) {
-  if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
-  if (fs::exists(load / kTrackerFile)) {
-    if (const auto latest = latest_iteration(load)) {
-      return checked_iteration(load, *latest, kTrackerFile);
-    }
+// The checkpoint that the tracker file names, or, without one, the one that is the latest anyway.
+std::optional<fs::path> tracked_checkpoint(const fs::path& load) {
+  if (tracker_text(load) == kReleaseName) {
     if (format_of(load / kReleaseName)) return load / kReleaseName;
     throw FormatError(fmt::format("{}: names a release, but {} holds no checkpoint",
                                   (load / kTrackerFile).string(), (load / kReleaseName).string()));
   }
+  const std::optional<int64_t> latest = latest_iteration(load);
+  if (!latest) return std::nullopt;
+  fs::path checkpoint = checked_iteration(load, *latest, kTrackerFile);
+  if (!fs::exists(load / kTrackerFile)) {
+    warn(
+        fmt::format("{}: has no {}, as if its first save was interrupted; the newest complete "
+                    "checkpoint is taken, that of iteration {}",
+                    load.string(), kTrackerFile, *latest));
+  }
+  return checkpoint;
+}
+
+std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step) {
+  if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
   const std::optional<CheckpointFormat> format = format_of(load);
+  if (fs::exists(load / kTrackerFile) || !format) {
+    if (std::optional<fs::path> tracked = tracked_checkpoint(load)) return tracked;
+  }
   if (format && (*format != CheckpointFormat::kHuggingFace || has_weights(load))) return load;
   // transformers' Trainer saves config.json beside DeepSpeed's directory, and not always weights.
   for (const char* tracker : {kDeepSpeedTracker, kUniversalTracker}) {
@@ -241,16 +301,23 @@ std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step)
 
 void remove_leftovers(const fs::path& directory) {
   std::vector<fs::path> leftovers;
+  std::set<fs::path> places;  // of unfinished checkpoints
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename().string();
     const std::string target = name.substr(0, name.find(".tmp-"));
-    const bool is_unfinished =
-        target != name &&
-        (target == kTrackerFile || target == kReleaseName || iteration_of(target).has_value());
+    if (target != name && (target == kReleaseName || iteration_of(target))) {
+      places.insert(directory / target);
+    }
+    const bool is_tracker =
+        target != name && (target == kTrackerFile || target == kNextTrackerFile);
     const bool is_trash = name.starts_with(kTrash) &&
                           std::string_view(name).substr(kTrash.size()).starts_with(kPrefix);
-    if (is_unfinished || is_trash || name == kStagingName) leftovers.push_back(entry.path());
+    if (is_tracker || is_trash || name == kStagingName) leftovers.push_back(entry.path());
+  }
+  for (const fs::path& place : places) remove_unfinished_folders(place);
+  if (fs::exists(directory / kTrackerFile) || !tracker_text(directory)) {
+    leftovers.push_back(directory / kNextTrackerFile);  // of a save that was stopped
   }
   for (const fs::path& leftover : leftovers) {
     std::error_code error;

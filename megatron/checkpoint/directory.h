@@ -10,13 +10,18 @@
 //
 //   latest_checkpointed_iteration.txt    "20", as in Megatron-LM; replaced by rename
 //   iter_0000020/                        a checkpoint; appears when it is complete
-//   iter_0000030.tmp-<pid>/              being written, or left by a killed program
+//   latest_checkpointed_iteration.txt.next   becomes the file above when its checkpoint is there
+//   iter_0000030.tmp-<random>/           being written, or left by a killed program
+//   iter_0000020.tmp-<random>-replaced/  being replaced, where names cannot be exchanged
 //   .lock                                exists while a run saves here (DirectoryLock)
-//   .trash-iter_0000010-<pid>/           being deleted
+//   .trash-iter_0000010/                 being deleted
 //   .staging/                            being written for another system
 namespace megatron {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
+// What the tracker file will be. It counts where there is no tracker file, if its checkpoint is
+// there: a first save was stopped before its last step.
+inline constexpr const char* kNextTrackerFile = "latest_checkpointed_iteration.txt.next";
 // The directory of weights without an iteration; the tracker file has the same word.
 inline constexpr const char* kReleaseName = "release";
 // The common directory of a run's ranks while they write a checkpoint for another system.
@@ -38,8 +43,10 @@ std::optional<CheckpointFormat> format_of(const std::filesystem::path& directory
 // "iter_0000020"
 std::filesystem::path iteration_directory_name(int64_t iteration);
 
-// The iteration in the tracker file; none if there is no such file, or it names a release. Throws
-// FormatError if the file does not hold a number.
+// The iteration in the tracker file. If there is no such file, that of the newest checkpoint which
+// is known to be complete: the one in kNextTrackerFile, or one of this program with a good
+// manifest. None if there is neither, or if the tracker names a release. Throws FormatError if the
+// file does not hold a number.
 std::optional<int64_t> latest_iteration(const std::filesystem::path& directory);
 
 // This program's complete checkpoints in a directory, oldest first.
@@ -54,14 +61,16 @@ std::vector<int64_t> foreign_iterations(const std::filesystem::path& save,
                                         const std::optional<std::filesystem::path>& loaded);
 
 // The directory of the checkpoint for --load and --ckpt-step (0: the latest). `load` may be the
-// directory of --save or of one checkpoint, of any format (format_of). None if there is no
-// checkpoint at all: an empty, absent or foreign directory. Throws FormatError, which lists the
-// existing ones, if the requested checkpoint is missing, or if no file says which is the latest.
+// directory of --save or of one checkpoint, of any format (format_of). Warns if there is no tracker
+// file, and takes that of latest_iteration(). None if there is no checkpoint at all: an empty,
+// absent or foreign directory. Throws FormatError, which lists the existing ones, if the requested
+// checkpoint is missing, or if nothing says which is the latest.
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& load,
                                                      int64_t ckpt_step = 0);
 
-// Removes what interrupted saves and deletions have left. Call at the start of a program, while no
-// other one saves to this directory. Throws IoError.
+// Removes what interrupted saves and deletions have left, and puts back a checkpoint that was about
+// to be replaced. REQUIRES: no other program saves to this directory (DirectoryLock). Throws
+// IoError.
 void remove_leftovers(const std::filesystem::path& directory);
 
 // Deletes all but the newest keep_last checkpoints (0: deletes none). Keeps multiples of

@@ -4,7 +4,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 
@@ -29,14 +29,6 @@ std::string holder_in(int descriptor) {
   std::array<char, 512> text{};
   const ssize_t size = ::pread(descriptor, text.data(), text.size() - 1, 0);
   return size > 0 ? std::string(text.data(), static_cast<size_t>(size)) : "a run that just started";
-}
-
-// Does the name still refer to the open file? A run that ended removes its file.
-bool is_still_named(int descriptor, const std::filesystem::path& path) {
-  struct stat locked {};
-  struct stat named {};
-  return ::fstat(descriptor, &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         locked.st_ino == named.st_ino && locked.st_dev == named.st_dev;
 }
 
 }  // namespace
@@ -62,7 +54,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) : path_(dir
           fmt::format("--save {}: another run saves there, {}; end it or choose another directory",
                       directory.string(), holder));
     }
-    if (is_still_named(descriptor_, path_)) break;
+    if (is_still_named(descriptor_, path_)) break;  // a run that ended removes its file
     ::close(descriptor_);
   }
   const std::string holder = this_process();

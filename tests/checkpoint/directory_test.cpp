@@ -70,18 +70,84 @@ TEST_F(CheckpointDirectoryTest, ExplainsABrokenTracker) {
   }
 }
 
-TEST_F(CheckpointDirectoryTest, AMissingTrackerIsNoReasonToStartFromNothing) {
+// A first save may be stopped between the checkpoint and its tracker file.
+TEST_F(CheckpointDirectoryTest, WithoutATrackerTheNewestCompleteOneIsTaken) {
   save(10);
   save(20);
   std::filesystem::remove(path() / kTrackerFile);
   std::filesystem::create_directories(path() / "iter_0000030");  // holds nothing
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000020");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("has no latest_checkpointed_iteration.txt, as if its first save was "
+                        "interrupted; the newest complete checkpoint is taken, that of iteration "
+                        "20\n"));
+  EXPECT_EQ(latest_iteration(path()), 20);
+  EXPECT_EQ(find_checkpoint(path(), 10), path() / "iter_0000010");
+  std::filesystem::resize_file(path() / "iter_0000020/weights-00000-of-00001.safetensors", 100);
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000010");
+  std::ofstream(path() / "iter_0000010/manifest.json") << "{}";
+  EXPECT_EQ(latest_iteration(path()), std::nullopt);
+}
+
+TEST_F(CheckpointDirectoryTest, NoCompleteOneIsNoReasonToStartFromNothing) {
+  save(10);
+  save(20);
+  std::filesystem::remove(path() / kTrackerFile);
+  for (const char* name : {"iter_0000010", "iter_0000020"}) {
+    std::filesystem::remove(path() / name / "args.json");
+  }
   EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path()); }),
               HasSubstr("has no latest_checkpointed_iteration.txt, but checkpoints of iterations "
                         "[10, 20]; choose one with --ckpt-step 20"));
-  EXPECT_EQ(find_checkpoint(path(), 10), path() / "iter_0000010");
   std::filesystem::remove_all(path() / "iter_0000010");
   std::filesystem::remove_all(path() / "iter_0000020");
   EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+}
+
+// Nothing in another system's checkpoint tells whether it is complete; but its name appears last.
+TEST_F(CheckpointDirectoryTest, TheNextTrackerNamesAFirstCheckpoint) {
+  const auto make = [&](const std::string& folder) {
+    std::filesystem::create_directories(path() / folder / "mp_rank_00");
+  };
+  std::ofstream(path() / kNextTrackerFile) << "5";
+  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+  make("iter_0000004");
+  EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path()); }), HasSubstr("[4]"));
+  make("iter_0000005");
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000005");
+  EXPECT_EQ(latest_iteration(path()), 5);
+  remove_leftovers(path());
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000005");
+  std::ofstream(path() / kNextTrackerFile) << kReleaseName;
+  make(kReleaseName);
+  EXPECT_EQ(find_checkpoint(path()), path() / kReleaseName);
+  track("4");
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000004");
+  remove_leftovers(path());
+  EXPECT_FALSE(std::filesystem::exists(path() / kNextTrackerFile));
+}
+
+// A file system that cannot exchange names has a moment without a name.
+TEST_F(CheckpointDirectoryTest, AReplacedCheckpointIsPutBack) {
+  save(10);
+  save(20);
+  const auto stop_between_two_renames = [&] {
+    std::filesystem::rename(path() / "iter_0000020", path() / "iter_0000020.tmp-7-replaced");
+    std::filesystem::create_directories(path() / "iter_0000020.tmp-7");
+  };
+  stop_between_two_renames();
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000020");
+  EXPECT_TRUE(std::filesystem::exists(path() / "iter_0000020"));
+  remove_leftovers(path());
+  stop_between_two_renames();
+  remove_leftovers(path());
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000020");
+  stop_between_two_renames();
+  save(30);  // leaves it
+  save(20);
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("iter_0000010", "iter_0000020", "iter_0000030",
+                                                     kTrackerFile));
 }
 
 TEST_F(CheckpointDirectoryTest, KnowsOtherFormats) {
@@ -124,7 +190,8 @@ TEST_F(CheckpointDirectoryTest, RemovesLeftoversOnly) {
   save(10);
   for (const char* name :
        {"iter_0000020.tmp-77", "iter_0000010.tmp-78-replaced", ".trash-iter_0000005-1", "mine",
-        "latest_checkpointed_iteration.txt.tmp-9-1", "release.tmp-3", ".staging", "iter_x.tmp-1",
+        ".trash-iter_0000006", "latest_checkpointed_iteration.txt.tmp-9-1",
+        "latest_checkpointed_iteration.txt.next", "release.tmp-3", ".staging", "iter_x.tmp-1",
         ".trash-mine"}) {
     std::filesystem::create_directories(path() / name / "inner");
   }
