@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -152,15 +151,8 @@ void IndexedDatasetBuilder::finalize() {
   FileWriter index(index_file(prefix_));
   write_index(index, options_.format, contents_);
 
-  // An old dataset stays until the new one is on the device. An old index must never accompany new
-  // tokens, even if the power fails between the renames.
-  tokens_->sync();
-  index.sync();
-  std::error_code ignored;
-  std::filesystem::remove(index_file(prefix_), ignored);
-  tokens_->commit();
+  commit_together(*tokens_, index);
   tokens_.reset();
-  index.commit();
 }
 
 }  // namespace megatron

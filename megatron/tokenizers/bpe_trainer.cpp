@@ -95,8 +95,11 @@ void write_gpt2_files(const BpeVocabulary& vocabulary, const std::filesystem::pa
   for (const auto& [left, right] : vocabulary.merges) {
     merges += printable_from_bytes(left) + ' ' + printable_from_bytes(right) + '\n';
   }
-  write_text_atomically(directory / "vocab.json", json);
-  write_text_atomically(directory / "merges.txt", merges);
+  FileWriter vocab_file(directory / "vocab.json");
+  FileWriter merges_file(directory / "merges.txt");
+  vocab_file.write(json);
+  merges_file.write(merges);
+  commit_together(vocab_file, merges_file);
 }
 
 }  // namespace megatron
