@@ -3,7 +3,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc)
 SOURCES = git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build debug test bench asan ubsan tsan format format-check tidy lint docs-check api-docs demo clean
+.PHONY: help build debug test check bench asan ubsan tsan format format-check tidy lint docs-check api-docs demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -16,6 +16,10 @@ debug:  ## the same without optimisation: build/debug/bin
 
 test:  ## the whole CPU test suite; needs no GPU
 	@scripts/test.sh
+
+check:  ## the unit tests alone, in a minute
+	@cmake --preset cpu >/dev/null && cmake --build build/cpu --parallel $(JOBS) --target unit_tests
+	@ctest --preset cpu --label-regex unit --parallel $(JOBS)
 
 bench: build  ## the benchmark of this machine's CPU
 	@build/cpu/bin/megatron bench
@@ -32,9 +36,8 @@ format:  ## rewrite the sources as .clang-format says
 format-check:  ## fail where "make format" would change something
 	@scripts/lint.sh format
 
-tidy: build  ## clang-tidy over megatron/
-	@scripts/bootstrap.sh clang-tidy-14
-	@run-clang-tidy-14 -quiet -p build/cpu -j $(JOBS) '/megatron/.*\.cpp$$'
+tidy:  ## clang-tidy over megatron/
+	@MG_TIDY_FILES=9999 scripts/lint.sh tidy
 
 lint:  ## floors, format, shell scripts, documents
 	@scripts/lint.sh

@@ -6,7 +6,7 @@
 #
 # Without arguments it runs all checks except tidy; api, which generates the reference with Doxygen
 # and fails on its warnings, runs only if Doxygen is installed. tidy runs clang-tidy on the last
-# changed sources of megatron/, MG_TIDY_FILES of them (16), and needs the configured build/cpu.
+# changed sources of megatron/, MG_TIDY_FILES of them (16).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,14 +34,15 @@ api() { scripts/api_docs.sh; }
 
 # All sources would take three quarters of an hour (make tidy); mistakes are in the new ones.
 tidy() {
-  local compile_commands=build/cpu/compile_commands.json
   command -v clang-tidy-14 >/dev/null || scripts/bootstrap.sh clang-tidy-14
-  [[ -s $compile_commands ]] || cmake --preset cpu >/dev/null
+  # The presets compile several sources as one; here each has a command, and generated headers exist.
+  cmake --preset cpu -B build/tidy -DMG_UNITY=OFF >/dev/null
+  cmake --build build/tidy --target mg_event_proto mg_interface_hash >/dev/null
   git log --format= --name-only --diff-filter=d -200 -- 'megatron/*.cpp' |
     awk -v most="${MG_TIDY_FILES:-16}" '
       NR == FNR { if (match($0, /"file": "/)) known = known $0; next }
-      !seen[$0]++ && index(known, "/" $0 "\"") && count++ < most' "$compile_commands" - |
-    xargs -r -n 1 -P "${MG_JOBS:-$(nproc)}" clang-tidy-14 -p build/cpu --quiet
+      !seen[$0]++ && index(known, "/" $0 "\"") && count++ < most' build/tidy/compile_commands.json - |
+    xargs -r -n 1 -P "${MG_JOBS:-$(nproc)}" clang-tidy-14 -p build/tidy --quiet
 }
 
 checks=("$@")

@@ -30,7 +30,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(60)};
+constexpr ThreadRanksOptions kNcclOptions{.timeout = std::chrono::seconds(60)};
 
 // Small whole numbers: their sums are exact in every type and order.
 template <class T>
@@ -59,7 +59,7 @@ class NcclTest : public testing::Test {
 
   static int size() { return num_cuda_devices(); }
   static void run_on_gpus(const std::function<void(const Group& world, Stream stream)>& f,
-                          ThreadRanksOptions options = kOptions) {
+                          ThreadRanksOptions options = kNcclOptions) {
     run_ranks(
         size(),
         [&](const Group& world) {

@@ -54,7 +54,7 @@ TEST_P(PeerTest, ReducesToTheBitsOfTheCpu) {
       using T = decltype(zero);
       for (const int64_t part : {0, 1, 7, 1001, 40003}) {
         for (const Reduce op : {Reduce::kSum, Reduce::kMax}) {
-          check_reductions<T>(part, op, world, stream, type + " x " + std::to_string(part));
+          peer_check_reductions<T>(part, op, world, stream, type + " x " + std::to_string(part));
         }
       }
     });
@@ -64,8 +64,8 @@ TEST_P(PeerTest, ReducesToTheBitsOfTheCpu) {
 TEST_P(PeerTest, LargeSumsAreTakenPieceByPiece) {
   run_on_gpus([](const Group& world, Stream stream) {
     const int64_t part = (int64_t{36} << 20) / world.size();  // more pieces than slots
-    check_reductions<float>(part + 1, Reduce::kSum, world, stream, "float32");
-    check_reductions<BFloat16>(part / 2, Reduce::kSum, world, stream, "bfloat16");
+    peer_check_reductions<float>(part + 1, Reduce::kSum, world, stream, "float32");
+    peer_check_reductions<BFloat16>(part / 2, Reduce::kSum, world, stream, "bfloat16");
   });
 }
 
