@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -17,7 +18,10 @@
 #include "megatron/core/build_id.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/parallel_for.h"
+#include "megatron/core/printable.h"
 #include "megatron/core/signal_cleanup.h"
+#include "megatron/core/terminate.h"
 #include "megatron/frontends/scripts.h"
 #include "megatron/settings/edit_distance.h"
 #include "megatron/settings/flag_table.h"
@@ -69,6 +73,15 @@ void occupy_standard_descriptors() {
   }
 }
 
+// More would fail in the runtime of OpenMP, or make plans for so many threads.
+void expect_possible_threads() {
+  const char* const asked = std::getenv("OMP_NUM_THREADS");
+  if (asked == nullptr || (num_threads() >= 1 && num_threads() <= kMaxThreads)) return;
+  throw ConfigError(fmt::format(
+      "environment variable OMP_NUM_THREADS is {}, which must be at most {}; lower it or unset it",
+      printable(asked), kMaxThreads));
+}
+
 int run_command(std::span<const std::string> words, std::span<const Command> commands) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_line(overview(commands));
@@ -100,10 +113,13 @@ int code_of_output(int code) {
 int run_program(int argc, const char* const* argv, std::span<const Command> commands) {
   occupy_standard_descriptors();
   clean_up_on_signals();
+  explain_uncaught_exceptions();
   std::vector<std::string> words;
   if (argc > 0) words = frontends::words_of_link(argv[0]);
   words.insert(words.end(), argv + std::min(argc, 1), argv + argc);
   try {
+    words = frontends::words_of_python(words);
+    expect_possible_threads();
     return code_of_output(run_command(words, commands));
   } catch (const Error& error) {
     print_error(error.what());
@@ -112,6 +128,10 @@ int run_program(int argc, const char* const* argv, std::span<const Command> comm
     print_error(kOutOfMemory);
     return 2;
   } catch (const std::filesystem::filesystem_error& error) {
+    if (error.code() == std::errc::not_enough_memory) {
+      print_error(kOutOfMemory);
+      return 2;
+    }
     print_error(fmt::format("{}: {}; check the path and its permissions", error.path1().string(),
                             error.code().message()));
     return 2;

@@ -21,14 +21,10 @@ struct Command {
 };
 
 // Runs the command argv[1] and returns the program's exit code: 2 with "error: ..." lines on
-// standard error if it threw Error, 1 if it threw anything else or standard output could not be
-// written. Without a command, or with --help, lists all commands; --version prints the program's
+// standard error if it threw Error or memory is exhausted, 1 if it threw anything else or standard
+// output could not be written. Without a command, or with --help, lists all commands; --version prints the program's
 // version.
 int run_program(int argc, const char* const* argv, std::span<const Command> commands);
-
-// The message for exhausted memory.
-inline constexpr const char* kOutOfMemory =
-    "out of memory; use a smaller model, batch or sequence, or train for fewer iterations";
 
 // Sets the fields of `flags`. If the words contain --help, prints `usage` and the flags and returns
 // false: the command is done. Throws ConfigError with all problems.

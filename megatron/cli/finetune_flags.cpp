@@ -161,6 +161,8 @@ std::vector<std::string> problems(const FinetuneFlags& f, ModelKind kind) {
   at_least("--max_source_length", f.max_source_length, 0);
   at_least("--max_target_length", f.max_target_length, 0);
   at_least("--block_size", f.block_size, 0);
+  require(f.block_size != 1,
+          "--block_size 1 must be at least 2: a block of one token has nothing to predict");
   at_least("--num_train_epochs", f.num_train_epochs, 1);
   at_least("--max_train_steps", f.max_train_steps, 0);
   at_least("--per_device_train_batch_size", f.per_device_train_batch_size, 1);

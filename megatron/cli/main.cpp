@@ -18,6 +18,18 @@
 #include "megatron/cli/ranks.h"
 #include "megatron/cli/retro_eval.h"
 #include "megatron/cli/train_tokenizer.h"
+#include "megatron/core/terminate.h"
+
+namespace {
+
+using Initialiser = void (*)(int, char**, char**);
+
+void explain_early(int, char**, char**) { megatron::explain_uncaught_exceptions(); }
+
+// Before the initialisers of libraries, which may run out of memory as well.
+[[gnu::section(".preinit_array"), gnu::used]] const Initialiser kExplainEarly = explain_early;
+
+}  // namespace
 
 int main(int argc, char** argv) {
   namespace cli = megatron::cli;

@@ -35,7 +35,9 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
   table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
   table.add_optional("--num-attention-heads", flags.num_attention_heads,
                      "Of a checkpoint that stores no settings: its tensors do not show them.");
-  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
+  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.")
+      .not_zero()
+      .at_most(kMaxThreads);
   table.add_choice(
       "--device", flags.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},

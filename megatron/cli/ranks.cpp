@@ -35,6 +35,7 @@
 #include "megatron/core/exit_code.h"
 #include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
+#include "megatron/core/terminate.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
 #include "megatron/settings/training_args.h"

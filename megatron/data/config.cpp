@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "megatron/core/error.h"
+#include "megatron/data/split.h"
+
 namespace megatron {
 
 std::vector<std::string> problems(const DataConfig& c) {
@@ -34,6 +37,11 @@ std::vector<std::string> problems(const DataConfig& c) {
     if (names_split) continue;
     found.push_back(fmt::format(
         "--retro-neighbor-dirs {} names no split; write train=DIR, valid=DIR or test=DIR", word));
+  }
+  try {
+    parse_split(c.split);
+  } catch (const ConfigError& error) {
+    found.emplace_back(error.what());
   }
   if (c.num_workers < 0) {
     found.push_back(fmt::format("--num-workers {} must be at least 0", c.num_workers));

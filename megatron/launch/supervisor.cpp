@@ -158,7 +158,23 @@ Words resuming(Words words, const std::string& save) {
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
+void expect_possible_job(int64_t nproc_per_node, int64_t nnodes) {
+  constexpr int64_t kMostRanks = 1024;
+  constexpr int64_t kMostHosts = 100'000;
+  if (nproc_per_node > kMostRanks) {
+    throw ConfigError(fmt::format(
+        "{} ranks on one host must be at most {}; lower --nproc-per-node (--num_processes, "
+        "--num_gpus)",
+        nproc_per_node, kMostRanks));
+  }
+  if (nnodes > kMostHosts) {
+    throw ConfigError(fmt::format("{} hosts must be at most {}; lower --nnodes (--num_machines)",
+                                  nnodes, kMostHosts));
+  }
+}
+
 int run_supervised(const Supervision& job) {
+  expect_possible_job(job.nproc_per_node, job.nnodes);
   const ReservedPort reserved;
   std::optional<Hosts> hosts = other_hosts(job, reserved.number());
   const comm::Secret secret = hosts ? hosts->ranks_secret() : comm::Secret::random();

@@ -34,6 +34,10 @@ struct Supervision {
 // only knows the name of one that is gone.
 std::string own_program();
 
+// Throws ConfigError for more ranks on a host, or more hosts, than any job has: typing errors, which
+// would cost the machine's memory and processes.
+void expect_possible_job(int64_t nproc_per_node, int64_t nnodes);
+
 // Runs the ranks of this host, together with those of the other hosts, and starts them again from
 // the last checkpoint after a failure that may pass. The ranks get a secret of their own in
 // MEGATRON_SECRET: random bytes on one host; on several hosts, derived from the secret that their

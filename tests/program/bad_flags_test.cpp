@@ -6,6 +6,7 @@ namespace megatron::program {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -96,6 +97,29 @@ TEST_F(BadFlagsTest, WeightsFromNowhere) {
                           .with("--use-checkpoint-args")
                           .with("--load", path("none").string())),
               ElementsAre(HasSubstr("--no-initialization leaves the weights undefined")));
+}
+
+// Before any rank is started or any memory is taken.
+TEST_F(BadFlagsTest, NumbersThatNoMachineHas) {
+  Words words = {"--nproc-per-node", "100000", "pretrain-gpt"};
+  for (const std::string& word : golden_flags().words()) words.push_back(word);
+  EXPECT_THAT(errors_of(run("launch", words)),
+              ElementsAre(HasSubstr("100000 ranks on one host must be at most 1024")));
+  EXPECT_THAT(errors_of(run("pretrain-gpt", golden_flags().words(),
+                            {.environment = {{"OMP_NUM_THREADS", "99999999999"}}})),
+              ElementsAre("environment variable OMP_NUM_THREADS is 99999999999, which must be at "
+                          "most 4096; lower it or unset it"));
+  EXPECT_THAT(refused(golden_flags().with("--split", "nan,1,1")),
+              ElementsAre(HasSubstr("--split \"nan,1,1\" must be finite numbers")));
+}
+
+// A name that JSON cannot hold: found before training, not when the first checkpoint is written.
+TEST_F(BadFlagsTest, NamesThatAreNotUtf8) {
+  EXPECT_THAT(refused(golden_flags().with("--save", "n\xff").with("--save-interval", "2")),
+              ElementsAre(HasSubstr("--save n\\xff must be UTF-8")));
+  EXPECT_THAT(
+      refused(Flags().with("--input", "n\xff").with("--output-prefix", "o"), "preprocess-data"),
+      Contains(HasSubstr("--input n\\xff must be UTF-8")));
 }
 
 TEST_F(BadFlagsTest, SplitWithoutTrainingData) {

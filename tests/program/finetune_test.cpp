@@ -452,6 +452,9 @@ TEST_F(FinetuneTest, MistakesAreNamed) {
   EXPECT_THAT(
       errors(flags.with("--block_size", "-1").with("--num_train_epochs", "0")),
       ElementsAre("--block_size -1 must be at least 0", "--num_train_epochs 0 must be at least 1"));
+  EXPECT_THAT(errors(flags.with("--block_size", "1")),
+              ElementsAre("--block_size 1 must be at least 2: a block of one token has nothing to "
+                          "predict"));
   EXPECT_THAT(errors(flags.without("--model_name_or_path")),
               ElementsAre(HasSubstr("--model_name_or_path or --config_name is required")));
   EXPECT_THAT(errors(flags.without("--train_file")),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -15,6 +16,7 @@
 #include "megatron/settings/flag_table.h"
 #include "tests/settings/command_line.h"
 #include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -346,6 +348,17 @@ TEST(FlagErrorsTest, TextsMustBeUtf8) {
   FlagTable flags = training_flags(args);
   EXPECT_THROW(flags.assign("save", std::string("\xff")), ConfigError);
   EXPECT_THROW(flags.assign("lr", std::numeric_limits<double>::infinity()), ConfigError);
+}
+
+// Checkpoints keep the whole paths of the tokenizer's files.
+TEST(FlagErrorsTest, TheWorkingDirectoryMustBeUtf8) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.path() / "n\xff");
+  std::filesystem::current_path(directory.path() / "n\xff");
+  const std::vector<std::string> problems = problems_of(std::string(kMinimal) + "--vocab-file v");
+  std::filesystem::current_path(before);
+  EXPECT_THAT(problems, ElementsAre(HasSubstr("the working directory's name is not UTF-8")));
 }
 
 // Before anything is done for each layer or head: two thousand million take half a minute.

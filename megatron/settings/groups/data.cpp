@@ -62,7 +62,8 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"BERT", "T5"});
   flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of shortened samples.")
       .only_for({"BERT", "T5"});
-  flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.");
+  flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.")
+      .at_most(kMaxThreads);
   flags.add_off("--no-data-sharding", c.data_sharding,
                 "Cyclic order over all samples instead of each rank's part.");
   flags.add_switch("--reset-position-ids", c.reset_position_ids,

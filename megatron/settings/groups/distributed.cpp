@@ -97,11 +97,16 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   {{"nccl", DistributedBackend::kNccl}, {"gloo", DistributedBackend::kGloo}},
                   "Transport of GPU ranks; CPU ranks choose their own.")
       .no_effect("the transport follows from the devices and from how the ranks were started");
-  flags.add("--distributed-timeout-minutes", c.distributed_timeout_minutes,
-            "Minutes until a collective without an answer fails.");
-  flags.add_optional("--distributed-timeout-seconds-after-init",
-                     c.distributed_timeout_seconds_after_init,
-                     "The same in seconds, from the first iteration on.");
+  constexpr int64_t kTenYears = int64_t{10} * 366 * 24 * 60;  // in minutes; clocks count more
+  flags
+      .add("--distributed-timeout-minutes", c.distributed_timeout_minutes,
+           "Minutes until a collective without an answer fails.")
+      .at_most(kTenYears);
+  flags
+      .add_optional("--distributed-timeout-seconds-after-init",
+                    c.distributed_timeout_seconds_after_init,
+                    "The same in seconds, from the first iteration on.")
+      .at_most(60 * kTenYears);
   flags
       .add_switch("--use-cpu-initialization", args.transformer.use_cpu_initialization,
                   "Draw initial weights on the host.")
