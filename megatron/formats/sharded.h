@@ -26,7 +26,8 @@ struct WeightTensor {
   std::function<FileElements()> read;
 };
 
-// The weights of a folder or of a single file of either format. Not thread safe.
+// The weights of a folder or of a single file of either format. The first read of a tensor checks
+// its whole file, if the folder has checksums (core/checksums.h). Not thread safe.
 class ShardedWeights {
  public:
   // Prefers safetensors to torch files, and an index to a single file. Throws IoError; FormatError

@@ -70,6 +70,20 @@ TEST(TokenizerFiles, OfAFolderAllFilesTravel) {
   expect_travels(by_file, "a<end>");
 }
 
+TEST(TokenizerFiles, ChatTemplatesTravel) {
+  const TemporaryDirectory files;
+  files.write("tokenizer.json",
+              R"({"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}})");
+  files.write("chat_template.jinja", "{{ one }}");
+  fs::create_directory(files.path() / "additional_chat_templates");
+  files.write("additional_chat_templates/rag.jinja", "{{ two }}");
+  const TemporaryDirectory place;
+  save_tokenizer({.tokenizer_type = "HuggingFaceTokenizer", .tokenizer_model = files.path()},
+                 place.path() / "tokenizer");
+  EXPECT_EQ(read_text(place.path() / "tokenizer/chat_template.jinja"), "{{ one }}");
+  EXPECT_EQ(read_text(place.path() / "tokenizer/additional_chat_templates/rag.jinja"), "{{ two }}");
+}
+
 TEST(TokenizerFiles, LargeFilesStayWhereTheyAre) {
   const TemporaryDirectory place;
   const TokenizerConfig config = {.tokenizer_type = "GPT2BPETokenizer",
@@ -122,6 +136,34 @@ TEST(TokenizerFiles, OfAModelFolder) {
   folder.write("vocab.json", "");
   folder.write("merges.txt", "");
   EXPECT_EQ(type(), "GPT2BPETokenizer");
+  folder.write("checksums.crc32c", "crc32c 00000000 0 merges.txt\n");
+  EXPECT_EQ(type(), "GPT2BPETokenizer");
+  folder.write("merges.txt", "a b\n");
+  EXPECT_THAT(message_of<FormatError>([&] { type(); }), HasSubstr("merges.txt: has 4 bytes"));
+}
+
+// A digit of an id, a letter of a merge: nothing else would notice.
+TEST(TokenizerFiles, EveryChangedFileOfACopyIsRefused) {
+  const TemporaryDirectory place;
+  const fs::path folder = place.path() / "tokenizer";
+  save_tokenizer({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kTokenizerFilesGolden},
+                 folder);
+  ASSERT_TRUE(saved_tokenizer(folder));
+  for (const std::string name : {"vocab.json", "merges.txt", "tokenizer_flags.json"}) {
+    const std::string text = read_text(folder / name);
+    for (const size_t at : {text.size() / 3, text.size() / 2, text.size() - 2}) {
+      std::string changed = text;
+      changed[at] = static_cast<char>(changed[at] ^ 1);
+      write_text_atomically(folder / name, changed);
+      EXPECT_THAT(message_of<FormatError>([&] { saved_tokenizer(folder); }),
+                  HasSubstr(name + ": has "))
+          << at;
+    }
+    write_text_atomically(folder / name, text);
+  }
+  ASSERT_TRUE(saved_tokenizer(folder));
+  fs::remove(folder / "checksums.crc32c");  // as of older versions
+  EXPECT_TRUE(saved_tokenizer(folder));
 }
 
 TEST(TokenizerFiles, AbsenceAndDamage) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/parallel_for.h"
@@ -171,6 +172,7 @@ void merge_adapters(CheckpointContents& contents, const TransformerConfig& confi
     weights.erase(adapter.layer + end_of_b());
   }
   contents.sections = {{kWeightsSection, std::move(weights)}};
+  contents.hashes.clear();
 }
 
 void write_peft_adapters(const std::filesystem::path& directory, const CheckpointContents& contents,
@@ -186,11 +188,14 @@ void write_peft_adapters(const std::filesystem::path& directory, const Checkpoin
   for (const auto& [name, tensor] : file.tensors) {
     specs.push_back({name, tensor.dtype(), tensor.shape()});
   }
-  SafetensorsWriter writer(directory / "adapter_model.safetensors", specs, {{"format", "pt"}});
+  const std::string files[] = {"adapter_config.json", "adapter_model.safetensors"};
+  std::filesystem::remove(directory / kChecksumsFile, error);  // of older adapters
+  SafetensorsWriter writer(directory / files[1], specs, {{"format", "pt"}});
   for (const TensorSpec& spec : writer.specs()) writer.write(file.tensors.at(spec.name).view());
   writer.commit();
-  write_text_atomically(directory / "adapter_config.json",
+  write_text_atomically(directory / files[0],
                         peft_config(config, file.modules, base_model).dump(2) + "\n");
+  write_checksums(directory, files);
 }
 
 }  // namespace megatron

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "megatron/core/file.h"
-#include "megatron/formats/crc32c.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "tests/support/source_path.h"
