@@ -280,6 +280,11 @@ Tensor Trainer::weight_of(const LossSums& losses) const {
   if (!config_.calculate_per_token_loss) return {};
   const comm::Group& pipeline = state_.parallel.pipeline;
   const Tensor own = losses.weight();
+  if (!own.defined() && losses.sums().defined()) {
+    throw ConfigError(
+        "--calculate-per-token-loss: this task divides its losses by a number of its own; remove "
+        "it");
+  }
   if (pipeline.size() == 1) return own;
   Tensor weight = own.defined() ? copied(own) : zeros({1}, DType::kFloat32, state_.stream);
   comm::all_reduce(weight.view(), comm::Reduce::kSum, pipeline, state_.stream);

@@ -72,6 +72,24 @@ TEST(DecideStepTest, UnscalesAndClips) {
   EXPECT_EQ(decided(before, {}, 256.0, 0).grad_scale, 0.125) << "no limit";
 }
 
+// Four microbatches of weights that add up to 2.5: gradients grow by 4 / 2.5.
+TEST(DecideStepTest, WeighsGradientsBeforeTheyAreClipped) {
+  kernels::StepState before;
+  before.loss_scale.scale = 8;
+  Tensor state = tensor_of_state(before);
+  const auto weigh = [&](float weight) {
+    const Tensor sum = tensor_of(std::vector<float>{weight}, {1});
+    kernels::weigh_gradients(state.view(), sum.view(), 4, Stream{});
+    return state_in(state);
+  };
+  const kernels::StepRule rule{.loss_scale = {}, .skips_not_finite = true, .clip_grad = 0.5};
+  const kernels::StepState weighed = decided(weigh(2.5f), rule, 256.0, 0);
+  EXPECT_DOUBLE_EQ(weighed.grad_norm, 3.2);
+  EXPECT_DOUBLE_EQ(weighed.grad_scale, 0.2 * 0.5 / (3.2 + 1e-6));
+  EXPECT_EQ(weigh(4).gradient_weight, 1.0);
+  EXPECT_EQ(weigh(0).gradient_weight, 1.0) << "nothing counts";
+}
+
 TEST(DecideStepTest, SkipsWhatIsNotFiniteWhenTold) {
   const kernels::StepRule rule{
       .loss_scale = {.is_dynamic = true, .min_scale = 1, .window = 1, .hysteresis = 1},

@@ -56,6 +56,25 @@ TEST_F(BadFlagsTest, AllContradictionsAtOnce) {
   EXPECT_FALSE(std::filesystem::exists(path("save")));
 }
 
+// Before anything is trained.
+TEST_F(BadFlagsTest, AFormatThatCannotHoldTheModel) {
+  const Flags saving =
+      golden_flags().with("--save", path("save").string()).with("--save-interval", "1");
+  EXPECT_THAT(refused(saving.with("--save-format", "hf").with("--qk-layernorm")),
+              Contains(HasSubstr("no model family of Hugging Face has this configuration")));
+  const std::vector<std::string> of_megatron =
+      refused(saving.with("--save-format", "megatron").with("--embed-layernorm"));
+  EXPECT_THAT(of_megatron, ElementsAre(AllOf(
+                               StartsWith("--save-format: Megatron-LM's checkpoints have no place"),
+                               HasSubstr("use the format native"))));
+  EXPECT_FALSE(std::filesystem::exists(path("save")));
+}
+
+TEST_F(BadFlagsTest, MissingDataAreKnownAtOnce) {
+  EXPECT_THAT(refused(golden_flags().with("--data-path", path("nope").string())),
+              ElementsAre(StartsWith(path("nope.idx").string() + ": not found")));
+}
+
 TEST_F(BadFlagsTest, BadValuesNameTheirFlag) {
   EXPECT_THAT(refused(golden_flags().with("--num-layers", "four")),
               ElementsAre(HasSubstr("--num-layers")));
@@ -76,7 +95,7 @@ TEST_F(BadFlagsTest, MissingFlagsAreAllNamed) {
 }
 
 TEST_F(BadFlagsTest, WhatIsNotThereYetSaysSo) {
-  for (const Flags& flags : {golden_flags().with("--calculate-per-token-loss"),
+  for (const Flags& flags : {golden_flags().with("--check-for-spiky-loss"),
                              golden_flags().with("--tensor-model-parallel-size", "2"),
                              golden_flags().with("--position-embedding-type", "relative")}) {
     const Outcome outcome = run("pretrain-gpt", flags.words());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "megatron/checkpoint/directory_lock.h"
@@ -95,6 +96,28 @@ TEST(TrainingRunTest, OwnsTheDirectoryItSavesTo) {
   EXPECT_EQ(run.state().progress.iteration, 4);
 }
 
+// Only a run without the check for NaN gets there.
+TEST(TrainingRunTest, SavingWeightsThatAreNotNumbersGivesAWarning) {
+  const TemporaryDirectory directory;
+  RunConfig config = tiny_gpt();
+  config.training.check_for_nan_in_loss_and_grad = false;
+  config.optimizer.check_for_nan_in_loss_and_grad = false;
+  config.checkpoint.save = directory.path().string();
+  config = resolved(config);
+  const CapturedStdout captured_out;
+  const auto tokenizer = open_tokenizer(config);
+  GptTask task(config, tokenizer);
+  TrainingRun run(config, task);
+  CapturedStderr without;
+  run.save();
+  EXPECT_THAT(without.text(), testing::Not(HasSubstr("NaN")));
+  Tensor weights = run.state().parameters.parameters().back().variable.data();
+  weights.span<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+  CapturedStderr with;
+  run.save();
+  EXPECT_THAT(with.text(), HasSubstr("iteration 0 is saved with weights that are infinite or NaN"));
+}
+
 // Rank 0 looks at the directory; no rank waits for it in vain.
 TEST(TrainingRunTest, AllRanksAreToldWhyTheDirectoryIsRefused) {
   const TemporaryDirectory directory;
@@ -151,6 +174,18 @@ TEST(GptTaskTest, WeightsAndDivisorOfTheLossAreTheTasks) {
   TrainingRun run(config, task);
   run.train();
   expect_identical(run.state().parameters.buffers().front().params, want);
+}
+
+TEST(GptTaskTest, ADivisorOfTheTaskLeavesNoTokensToWeigh) {
+  RunConfig config = tiny_gpt();
+  config.training.calculate_per_token_loss = true;
+  config = resolved(config);
+  const CapturedStdout captured_out;
+  const auto tokenizer = open_tokenizer(config);
+  WeightedTask task(config, tokenizer);
+  TrainingRun run(config, task);
+  EXPECT_THAT(message_of<ConfigError>([&] { run.train(); }),
+              HasSubstr("--calculate-per-token-loss: this task divides its losses"));
 }
 
 TEST(ResolvedRunTest, FillsDefaultsAndRecordsSettings) {

@@ -47,8 +47,9 @@ TEST_F(OptimizerStepCudaTest, DecideStepAndSeed) {
     for (const double squares : {3.0, 3e7, kInfinity}) {
       expect_twins(
           {tensor_of_state(before), tensor_of(std::vector<double>{squares, 12, not_finite}, {3}),
-           zeros({}, DType::kFloat32, Stream{})},
+           zeros({}, DType::kFloat32, Stream{}), tensor_of(std::vector<float>{2.5f}, {1})},
           [&](std::vector<Tensor>& x, Stream stream) {
+            kernels::weigh_gradients(x[0].view(), x[3].view(), 3, stream);
             kernels::decide_step(x[0].view(), x[1].view(), rule, stream);
             kernels::loss_seed(x[2].view(), x[0].view(), 3, stream);
           },
