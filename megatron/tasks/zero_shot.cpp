@@ -96,8 +96,8 @@ int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow>
       }
     }
     const Variable table(hidden.reshape({hidden.size(0) * hidden.size(1), hidden.size(2)}));
-    const Tensor logits =
-        gathered_logits(model, embedding(table, tensor_of(places, {1, std::ssize(places)})).data());
+    const Tensor asked = embedding(table, tensor_of(places, {1, std::ssize(places)})).data();
+    const Tensor logits = on_host(gathered_logits(model, asked));
     if (!logits.defined()) return;
     int64_t at = 0;
     for (const TextRow& row : batch.rows) {
@@ -105,6 +105,9 @@ int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow>
       for (int64_t i = row.first_label; i < std::ssize(row.ids); ++i, ++at) {
         const auto known = logits.slice(at, 1).span<float>().first(
             static_cast<size_t>(model.config().counted_vocab_size()));
+        if (std::ranges::any_of(known, [](float x) { return std::isnan(x); })) {
+          throw Error(kNotANumber);
+        }
         const auto best = std::ranges::max_element(known);
         is_right = is_right && best - known.begin() == row.ids[static_cast<size_t>(i)];
       }

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "megatron/core/error.h"
 #include "megatron/inference/generate.h"
 #include "tests/inference/tiny_gpt.h"
@@ -50,6 +53,33 @@ TEST(ZeroShotTest, PredictedRowsAreThoseThatGreedySearchGives) {
   rows[1].ids.back() = (rows[1].ids.back() + 1) % 37;
   rows[3].ids[static_cast<size_t>(rows[3].first_label)] ^= 1;
   EXPECT_EQ(num_rows_predicted(model, rows, {4}), 3);
+}
+
+// Greedy search draws from the same 16-bit logits.
+TEST(ZeroShotTest, ModelsIn16BitsPredictTheirGreedySearch) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const auto gpt = tiny_gpt(PositionEmbedding::kLearnedAbsolute, {}, dtype);
+    const InferenceModel model{*gpt};
+    std::vector<TextRow> rows;
+    for (int32_t i = 1; i < 4; ++i) {
+      const std::vector<std::vector<int32_t>> prompt = {text(6, i)};
+      GenerateOptions options;
+      options.max_new_tokens = 1;
+      options.sampling.top_k = 1;
+      rows.push_back({generate(model, prompt, options)[0].tokens, 6});
+    }
+    EXPECT_EQ(num_rows_predicted(model, rows, {1}), 3) << name_of(dtype);
+    rows[1].ids.back() = (rows[1].ids.back() + 1) % 37;
+    EXPECT_EQ(num_rows_predicted(model, rows, {1}), 2) << name_of(dtype);
+  }
+}
+
+TEST(ZeroShotTest, NumbersThatAreNoneAreNoPrediction) {
+  const auto gpt = tiny_gpt();
+  Variable words = named_parameters(*gpt).front().variable;
+  std::ranges::fill(words.mutable_data().span<float>(), std::nanf(""));
+  const std::vector<TextRow> rows = {{text(7, 5), 4}};
+  EXPECT_THROW(num_rows_predicted({*gpt}, rows, {1}), Error);
 }
 
 TEST(ZeroShotTest, TellsProgress) {
