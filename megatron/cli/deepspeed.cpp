@@ -12,6 +12,7 @@
 #include "megatron/cli/launch_processes.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 #include "megatron/device/stream.h"
 #include "megatron/frontends/deepspeed/hosts.h"
@@ -36,6 +37,7 @@ struct DeepSpeedFlags {
   std::string master_addr;
   std::string autotuning;
   bool elastic_training = false;
+  bool force_multi = false;
   ArgMap unused;
 };
 
@@ -43,8 +45,10 @@ FlagTable flags_of(DeepSpeedFlags& chosen) {
   using T = FlagType;
   FlagTable flags;
   flags.group("deepspeed");
-  flags.add("--hostfile,-H", chosen.hostfile,
-            "Lines \"name slots=N\". Without the file, the ranks are on this machine.");
+  flags.add(
+      "--hostfile,-H", chosen.hostfile,
+      "Lines \"name slots=N\". Without the file, or if it names this machine alone, the ranks "
+      "are processes of this machine.");
   flags.add_optional("--include,-i", chosen.choice.include,
                      "Hosts and slots to use: node:0,2@node.");
   flags.add_optional("--exclude,-e", chosen.choice.exclude, "Hosts and slots to leave out.");
@@ -56,6 +60,8 @@ FlagTable flags_of(DeepSpeedFlags& chosen) {
   flags.add_optional("--master_addr", chosen.master_addr, "Address of rank 0.");
   flags.add_optional("--autotuning", chosen.autotuning, "Not available.");
   flags.add_switch("--elastic_training", chosen.elastic_training, "Not available.");
+  flags.add_switch("--force_multi", chosen.force_multi,
+                   "Let mpirun start the ranks, also those of this machine alone.");
   flags.group("accepted without effect");
   for (const char* const name :
        {"--launcher", "--launcher_args", "--enable_each_rank_log", "--bind_core_list", "--ssh_port",
@@ -63,9 +69,8 @@ FlagTable flags_of(DeepSpeedFlags& chosen) {
         "--log_level"}) {
     flags.add_entry(name, T::kText, chosen.unused, {}, "mpirun starts the ranks of several hosts.");
   }
-  for (const char* const name :
-       {"--module", "--no_python", "--no_local_rank", "--no_ssh_check", "--no_ssh", "--force_multi",
-        "--save_pid", "--bind_cores_to_rank", "--quiet"}) {
+  for (const char* const name : {"--module", "--no_python", "--no_local_rank", "--no_ssh_check",
+                                 "--no_ssh", "--save_pid", "--bind_cores_to_rank", "--quiet"}) {
     flags.add_entry(name, T::kSwitch, chosen.unused, false, "For other ways to start ranks.");
   }
   return flags;
@@ -171,9 +176,16 @@ int deepspeed(std::span<const std::string> words) {
   ProcessLaunch launch;
   launch.script = words[script];
   launch.words.assign(words.begin() + static_cast<std::ptrdiff_t>(script) + 1, words.end());
+  const bool has_port = std::any_of(own.begin(), own.end(), [](const std::string& word) {
+    return word.starts_with("--master_port") || word.starts_with("--master-port");
+  });
   if (std::filesystem::exists(chosen.hostfile)) {
     const Hosts all = frontends::read_hostfile(read_text(chosen.hostfile), chosen.hostfile);
-    return launch_on(frontends::chosen_hosts(all, chosen.choice), std::move(launch));
+    const Hosts hosts = frontends::chosen_hosts(all, chosen.choice);
+    if (chosen.force_multi || hosts.size() > 1 || !is_this_host(hosts[0].name)) {
+      return launch_on(hosts, std::move(launch));
+    }
+    return launch_here(hosts[0], chosen, std::move(launch), has_port);
   }
   const bool has_hostfile = std::any_of(own.begin(), own.end(), [](const std::string& word) {
     return word.starts_with("--hostfile") || word == "-H";
@@ -182,9 +194,6 @@ int deepspeed(std::span<const std::string> words) {
     warn(fmt::format("--hostfile {} does not exist: the ranks run on this machine",
                      chosen.hostfile));
   }
-  const bool has_port = std::any_of(own.begin(), own.end(), [](const std::string& word) {
-    return word.starts_with("--master_port") || word.starts_with("--master-port");
-  });
   const Hosts hosts = frontends::local_hosts(chosen.choice, num_cuda_devices(),
                                              environment("CUDA_VISIBLE_DEVICES"));
   return launch_here(hosts[0], chosen, std::move(launch), has_port);

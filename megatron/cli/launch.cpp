@@ -16,6 +16,7 @@
 #include "megatron/comm/launch_environment.h"
 #include "megatron/core/error.h"
 #include "megatron/core/exit_code.h"
+#include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 #include "megatron/core/number_text.h"
 #include "megatron/device/stream.h"
@@ -77,7 +78,8 @@ FlagTable flags_of(LaunchFlags& launch) {
            "Free port on host 0; default: 29500 with --nnodes, otherwise any free one.")
       .none();
   flags.add_optional("--hostfile", launch.hostfile,
-                     "File of hosts for mpirun, which then starts all ranks from this host.");
+                     "File of hosts for mpirun, which then starts all ranks from this host. Ranks "
+                     "of this host alone are its processes.");
   flags.add(
       "--max-restarts", launch.max_restarts,
       "Restart up to so many times after a failure, from the last checkpoint of --save, which "
@@ -168,17 +170,18 @@ void read_rendezvous(LaunchFlags& launch, Problems& problems) {
   launch.master_port = port.value_or(0);
 }
 
-// Lines of a hostfile that name a host.
-int64_t count_hosts(const std::string& path) {
+// The host of each line of a hostfile.
+std::vector<std::string> hosts_in(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw IoError(fmt::format("--hostfile {}: {}", path, std::strerror(errno)));
-  int64_t count = 0;
+  std::vector<std::string> hosts;
   for (std::string line; std::getline(file, line);) {
     const size_t begin = line.find_first_not_of(" \t\r");
-    if (begin != std::string::npos && line[begin] != '#') ++count;
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    hosts.push_back(line.substr(begin, line.find_first_of(" \t\r", begin) - begin));
   }
-  if (count == 0) throw ConfigError(fmt::format("--hostfile {}: names no host", path));
-  return count;
+  if (hosts.empty()) throw ConfigError(fmt::format("--hostfile {}: names no host", path));
+  return hosts;
 }
 
 // Fills derived values, and throws ConfigError with all problems.
@@ -201,10 +204,15 @@ void resolve(LaunchFlags& launch) {
     require(launch.node_rank < 0 && launch.master_addr.empty() && launch.master_port == 0,
             "--hostfile leaves the ranks' places to mpirun; remove --node-rank, --master-addr and "
             "--master-port");
-    const int64_t hosts = count_hosts(launch.hostfile);
+    const std::vector<std::string> named = hosts_in(launch.hostfile);
+    const int64_t hosts = std::ssize(named);
     if (launch.nnodes == 1) launch.nnodes = hosts;
     require(launch.nnodes <= hosts, fmt::format("--nnodes {}: --hostfile {} names {} hosts",
                                                 launch.nnodes, launch.hostfile, hosts));
+    if (launch.nnodes == 1 && is_this_host(named[0])) {  // needs no mpirun
+      launch.hostfile.clear();
+      launch.ranks = Ranks::kProcesses;
+    }
   } else if (launch.nnodes > 1) {
     const std::optional<comm::LaunchEnvironment> place = comm::launch_environment();
     if (place && place->size == launch.nnodes) {  // started by srun or the like

@@ -78,6 +78,20 @@ constexpr Script kScripts[] = {
     {"tasks/eval_harness/evaluate.py", ""},
 };
 
+struct Module {
+  std::string_view name;
+  std::string_view command;
+  std::string_view tool = {};
+};
+
+constexpr Module kModules[] = {
+    {"torch.distributed.launch", "launch"},
+    {"torch.distributed.run", "launch"},
+    {"accelerate.commands.launch", "accelerate", "launch"},
+    {"accelerate.commands.accelerate_cli", "accelerate"},
+    {"deepspeed.launcher.runner", "deepspeed"},
+};
+
 // Whether `path` is `name`, or ends with it after a slash.
 bool is_file(std::string_view path, std::string_view name) {
   if (!path.ends_with(name)) return false;
@@ -102,6 +116,31 @@ std::vector<std::string> words_of_script(const std::string& script) {
   throw ConfigError(fmt::format(
       "{} is a Python script that no command stands for; name a command, such as pretrain-gpt",
       script));
+}
+
+std::vector<std::string> words_of_python(std::span<const std::string> words) {
+  constexpr std::string_view kOptions[] = {"-u", "-B", "-E", "-I", "-O", "-OO", "-s", "-S"};
+  size_t next = 0;
+  while (next < words.size() && std::ranges::find(kOptions, words[next]) != std::end(kOptions)) {
+    ++next;
+  }
+  std::vector<std::string> all;
+  if (next + 1 < words.size() && words[next] == "-m") {
+    const std::string& module = words[next + 1];
+    const auto* known = std::ranges::find(kModules, std::string_view(module), &Module::name);
+    if (known == std::end(kModules)) {
+      throw ConfigError(
+          fmt::format("-m {} is a Python module that no command stands for; those of the launchers "
+                      "torch.distributed.launch, torch.distributed.run, accelerate and deepspeed "
+                      "are known",
+                      module));
+    }
+    all.emplace_back(known->command);
+    if (!known->tool.empty()) all.emplace_back(known->tool);
+    next += 2;
+  }
+  all.insert(all.end(), words.begin() + static_cast<std::ptrdiff_t>(next), words.end());
+  return all;
 }
 
 std::vector<std::string> words_of_link(std::string_view path) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,11 @@ std::string command_of_script(const std::string& script);
 // The same with the words that follow the command: "find_duplicates.py" is {"corpus",
 // "find-duplicates"}.
 std::vector<std::string> words_of_script(const std::string& script);
+
+// A command line of Python without what Python reads of it: options such as -u, and `-m MODULE`, a
+// launcher that a command stands for: "-m torch.distributed.launch" is {"launch"}. Other words are
+// returned as they are. Throws ConfigError for a module that no command stands for.
+std::vector<std::string> words_of_python(std::span<const std::string> words);
 
 // The words that stand for the name of a link to the program: `accelerate-launch` is
 // {"accelerate", "launch"}, `torchrun` {"launch"}. Empty for any other name.

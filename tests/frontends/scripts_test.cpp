@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "megatron/core/error.h"
 #include "tests/support/message_of.h"
 
@@ -42,6 +45,22 @@ TEST(Scripts, WithoutACommandAreRefused) {
   EXPECT_THAT(message("pretrain_ict.py"), HasSubstr("pretrain_ict.py has no command here yet"));
   EXPECT_THAT(message("train.py"), HasSubstr("train.py is a Python script that no command"));
   EXPECT_THAT(message("my_pretrain_gpt.py"), HasSubstr("that no command stands for"));
+}
+
+TEST(Scripts, PythonIsLeftOut) {
+  const auto words = [](const std::vector<std::string>& line) { return words_of_python(line); };
+  EXPECT_THAT(words({"-u", "-m", "torch.distributed.launch", "--nproc_per_node", "2"}),
+              ElementsAre("launch", "--nproc_per_node", "2"));
+  EXPECT_THAT(words({"-m", "torch.distributed.run"}), ElementsAre("launch"));
+  EXPECT_THAT(words({"-m", "accelerate.commands.launch", "x.py"}),
+              ElementsAre("accelerate", "launch", "x.py"));
+  EXPECT_THAT(words({"-u", "pretrain_gpt.py", "-m"}), ElementsAre("pretrain_gpt.py", "-m"));
+  EXPECT_THAT(words({"launch", "-m"}), ElementsAre("launch", "-m"));
+  EXPECT_THAT(words({}), ElementsAre());
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                words({"-m", "torch.utils.bottleneck"});
+              }),
+              HasSubstr("-m torch.utils.bottleneck is a Python module that no command stands for"));
 }
 
 TEST(Scripts, LinksStandForWords) {

@@ -283,14 +283,33 @@ TEST_F(ProcessesTest, FlagsOfLaunchAreChecked) {
               ElementsAre(HasSubstr("--hostfile")));
 }
 
-TEST_F(ProcessesTest, AHostfileGoesThroughMpirun) {
+// mpirun refuses to run as root, so that a hostfile of this machine alone must not need it.
+TEST_F(ProcessesTest, OnlyAHostfileOfOtherMachinesGoesThroughMpirun) {
   std::ofstream(path("hosts")) << "# this machine\nlocalhost slots=4\n";
   const Layout layout{.tp = 2, .dp = 2};
-  const Flags flags = flags_for(layout, false, "hostfile");
-  const Outcome outcome = run(
-      "launch", launched(layout, {"--hostfile", path("hosts").string()}, flags),
+  const Words hostfile = {"--hostfile", path("hosts").string()};
+  const std::vector<Metrics> want = by_launch(layout, false, {});
+  Flags flags = flags_for(layout, false, "launch");
+  const RunOptions no_mpirun = {.environment = {{"PATH", "/nowhere"}}};
+  const Outcome here = run("launch", launched(layout, hostfile, flags), no_mpirun);
+  EXPECT_EQ(expect_metrics(here, "launch"), want);
+
+  Words words = hostfile;
+  words.emplace_back("pretrain-gpt");
+  flags = flags_for(layout, false, "deepspeed");
+  const auto with_flags = [&](Words all) {
+    const Words more = flags.words();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  EXPECT_EQ(expect_metrics(run("deepspeed", with_flags(words), no_mpirun), "deepspeed"), want);
+
+  flags = flags_for(layout, false, "mpirun");
+  words.insert(words.begin(), "--force_multi");
+  const Outcome by_mpirun = run(
+      "deepspeed", with_flags(words),
       {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
-  EXPECT_EQ(expect_metrics(outcome, "hostfile"), by_launch(layout, false, {}));
+  EXPECT_EQ(expect_metrics(by_mpirun, "mpirun"), want);
 }
 
 }  // namespace
