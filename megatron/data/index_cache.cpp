@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
@@ -25,8 +26,9 @@ std::string state_of(const std::filesystem::path& file) {
   if (error) return {};
   const auto time = std::filesystem::last_write_time(file, error);
   if (error) return {};
-  return fmt::format("{}: {} bytes, written at {}\n", file.filename().string(), size,
-                     time.time_since_epoch().count());
+  const auto since_1970 = std::chrono::file_clock::to_sys(time).time_since_epoch();
+  return fmt::format("{}: {} bytes, written {} ns after 1970\n", file.filename().string(), size,
+                     std::chrono::nanoseconds(since_1970).count());
 }
 
 }  // namespace

@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+
+#include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/temporary_directory.h"
+
 namespace megatron {
 namespace {
 
@@ -15,6 +22,28 @@ TEST(IndexCacheTest, AnnouncesAnIndexThatTakesLong) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             "> ordering 400000000 samples of the train split: about 40 s, 4.8 GB of memory, and as "
             "much on the disk in some/cache; fewer iterations start sooner\n");
+}
+
+TEST(IndexCacheTest, KeepsTheStateOfItsData) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path data = directory.write("a.idx", "12345");
+  const std::filesystem::file_time_type time =
+      std::chrono::file_clock::from_sys(std::chrono::sys_seconds(std::chrono::seconds(1700000000)));
+  std::filesystem::last_write_time(data, time);
+  const auto cache = [&] {
+    return IndexCache(directory.path(), "GPTDataset", "{}", Split::kTrain, CacheNaming::kCore05,
+                      data);
+  };
+  ASSERT_TRUE(cache().save([] {}));
+  EXPECT_EQ(read_text(directory.path() / "99914b932bd37a50b983c5e7c90ae93b-GPTDataset-data.txt"),
+            "a.idx: 5 bytes, written 1700000000000000000 ns after 1970\n");
+  EXPECT_TRUE(cache().holds({}));
+  std::filesystem::last_write_time(data, time + std::chrono::milliseconds(1));
+  CapturedStderr captured;
+  EXPECT_FALSE(cache().holds({}));
+  EXPECT_EQ(captured.text(), "warning: " + cache().description_file().string() +
+                                 ": the cached index is of another state of " + data.string() +
+                                 "; rebuilding it\n");
 }
 
 }  // namespace

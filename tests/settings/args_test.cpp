@@ -356,6 +356,7 @@ TEST(FlagErrorsTest, TheWorkingDirectoryMustBeUtf8) {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory.path() / "n\xff");
   std::filesystem::current_path(directory.path() / "n\xff");
+  std::ofstream("v") << "a file";
   const std::vector<std::string> problems = problems_of(std::string(kMinimal) + "--vocab-file v");
   std::filesystem::current_path(before);
   EXPECT_THAT(problems, ElementsAre(HasSubstr("the working directory's name is not UTF-8")));
