@@ -6,11 +6,14 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/json.h"
 #include "megatron/core/number_text.h"
+#include "megatron/data/indexed_dataset.h"
 
 namespace megatron {
 namespace {
@@ -240,6 +243,28 @@ DataPaths data_paths(const DataConfig& config) {
                      blends_of(Split::kValid, config.valid_data_path, "--valid-data-path", config),
                      blends_of(Split::kTest, config.test_data_path, "--test-data-path", config)};
   return paths;
+}
+
+std::vector<std::string> path_problems(const DataConfig& config, bool evaluates) {
+  std::vector<std::string> found;
+  try {
+    const DataPaths paths = data_paths(config);
+    std::set<std::string> prefixes(paths.all.prefixes.begin(), paths.all.prefixes.end());
+    for (const Split split : kSplits) {
+      if (split != Split::kTrain && !evaluates) continue;
+      for (const Blend& blend : paths.per_split[static_cast<size_t>(split)]) {
+        prefixes.insert(blend.prefixes.begin(), blend.prefixes.end());
+      }
+    }
+    for (const std::string& prefix : prefixes) {
+      if (std::optional<std::string> missing = missing_file_problem(prefix)) {
+        found.push_back(std::move(*missing));
+      }
+    }
+  } catch (const Error& error) {
+    found.emplace_back(error.what());
+  }
+  return found;
 }
 
 }  // namespace megatron

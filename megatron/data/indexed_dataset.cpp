@@ -20,18 +20,26 @@ constexpr int64_t kScanGrain = int64_t{1} << 18;  // fewest sequences that pay f
 constexpr int64_t kMaxLength = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxPointer = std::numeric_limits<int64_t>::max() / 8;  // fits in any unit
 
-// Opens one file of a dataset; the error for a missing file guesses the user's intention.
-MappedFile open_member(const std::filesystem::path& prefix, const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return MappedFile(path);
+// What is wrong if one file of a dataset is missing; it guesses the user's intention.
+std::string missing_text(const std::filesystem::path& prefix, const std::filesystem::path& path) {
   const std::string extension = prefix.extension().string();
   const bool has_extension = extension == ".bin" || extension == ".idx";
-  throw IoError(fmt::format(
+  return fmt::format(
       "{}: not found; a dataset is the files <prefix>.idx and <prefix>.bin{}", path.string(),
       has_extension
           ? fmt::format(", give the prefix {} without {}",
                         std::filesystem::path(prefix).replace_extension().string(), extension)
-          : std::string(", check the prefix")));
+          : std::string(", check the prefix"));
+}
+
+bool has_member(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+MappedFile open_member(const std::filesystem::path& prefix, const std::filesystem::path& path) {
+  if (has_member(path)) return MappedFile(path);
+  throw IoError(missing_text(prefix, path));
 }
 
 std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix) {
@@ -48,6 +56,13 @@ std::filesystem::path index_file(const std::filesystem::path& prefix) {
 
 std::filesystem::path tokens_file(const std::filesystem::path& prefix) {
   return with_suffix(prefix, ".bin");
+}
+
+std::optional<std::string> missing_file_problem(const std::filesystem::path& prefix) {
+  for (const std::filesystem::path& path : {index_file(prefix), tokens_file(prefix)}) {
+    if (!has_member(path)) return missing_text(prefix, path);
+  }
+  return std::nullopt;
 }
 
 bool dataset_exists(const std::filesystem::path& prefix) {

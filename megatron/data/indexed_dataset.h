@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +22,8 @@ namespace megatron {
 // `<prefix>.idx` and `<prefix>.bin`.
 std::filesystem::path index_file(const std::filesystem::path& prefix);
 std::filesystem::path tokens_file(const std::filesystem::path& prefix);
+// The sentence of IndexedDataset's error if one of them is missing.
+std::optional<std::string> missing_file_problem(const std::filesystem::path& prefix);
 // Do both files exist?
 bool dataset_exists(const std::filesystem::path& prefix);
 

@@ -146,5 +146,26 @@ TEST(DataConfigTest, SourcesExcludeEachOther) {
   EXPECT_EQ(problems(config).size(), 1U);
 }
 
+TEST(DataPathsTest, MissingFilesAreKnownBeforeTheyAreOpened) {
+  const TemporaryDirectory folder;
+  const auto prefix = [&](const char* name) { return (folder.path() / name).string(); };
+  for (const char* file : {"a.idx", "a.bin", "b.idx"}) write_text_atomically(prefix(file), "");
+  DataConfig config;
+  EXPECT_THAT(path_problems(config, true), IsEmpty());
+  config.data_path = {prefix("a")};
+  EXPECT_THAT(path_problems(config, true), IsEmpty());
+  config.data_path = {"0.5", prefix("b"), "0.5", prefix("c.bin")};
+  EXPECT_THAT(path_problems(config, true),
+              ElementsAre(testing::StartsWith(prefix("b.bin") + ": not found"),
+                          testing::HasSubstr("give the prefix " + prefix("c") + " without .bin")));
+  config.data_path = {"0.5", prefix("a"), "x"};
+  EXPECT_THAT(path_problems(config, true), testing::SizeIs(1));
+  config.data_path.clear();
+  config.train_data_path = {prefix("a")};
+  config.valid_data_path = {prefix("d")};
+  EXPECT_THAT(path_problems(config, true), testing::SizeIs(1));
+  EXPECT_THAT(path_problems(config, false), IsEmpty());
+}
+
 }  // namespace
 }  // namespace megatron
