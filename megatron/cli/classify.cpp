@@ -118,7 +118,7 @@ std::shared_ptr<const ClassificationTask::Data> read_data(const ClassifyFlags& f
       print_line(fmt::format(" > {} samples of {} to measure", data->measured.back()->num_samples(),
                              data->measured.back()->name));
     }
-    if (flags.epochs > 0 && !flags.valid_data.empty()) data->valid = read(flags.valid_data);
+    if (flags.epochs > 0 && !flags.valid_data.empty()) data->valid = joined(data->measured);
     return std::shared_ptr<const ClassificationTask::Data>(std::move(data));
   });
 }

@@ -1,12 +1,17 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <optional>
+
 #include "megatron/cli/command.h"
 #include "megatron/cli/corpus_tool.h"
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
 #include "megatron/corpus/clean.h"
 #include "megatron/corpus/url_filter.h"
 #include "megatron/tokenizers/tokenizer.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 // megatron corpus blacklist-urls, clean, fix.
 namespace megatron::cli {
@@ -56,9 +61,25 @@ int blacklist_urls(std::span<const std::string> words) {
   return 0;
 }
 
+namespace {
+
+// Compat: Megatron-LM's script downloads the tokenizer.
+TokenizerConfig cached_gpt2() {
+  for (const char* name : {"gpt2", "openai-community/gpt2"}) {
+    const std::optional<std::filesystem::path> folder = find_model_path(name);
+    if (!folder) continue;
+    if (std::optional<TokenizerConfig> found = tokenizer_of_model(*folder)) return *found;
+  }
+  throw ConfigError(
+      "short texts are counted in tokens of GPT-2, and Hugging Face's cache has no gpt2; give "
+      "--vocab-file vocab.json and --merge-file merges.txt");
+}
+
+}  // namespace
+
 int clean_documents(std::span<const std::string> words) {
   constexpr const char* kUsage =
-      "megatron corpus clean INPUT OUTPUT --vocab-file FILE --merge-file FILE [flags]\n\n"
+      "megatron corpus clean INPUT OUTPUT [--vocab-file FILE --merge-file FILE] [flags]\n\n"
       "Repairs texts that were decoded wrongly, and their Unicode. Drops documents that are not\n"
       "English, by a rule of thumb, and those of less than 1024 characters and 128 tokens of "
       "GPT-2.\n";
@@ -67,11 +88,18 @@ int clean_documents(std::span<const std::string> words) {
   CorpusRunFlags run;
   FlagTable flags;
   flags.group("tokenizer");
-  flags.add("--vocab-file", tokenizer.vocab_file, "GPT-2's vocab.json.").none();
-  flags.add("--merge-file", tokenizer.merge_file, "GPT-2's merges.txt.").none();
+  flags
+      .add("--vocab-file", tokenizer.vocab_file,
+           "GPT-2's vocab.json; that of gpt2 in Hugging Face's cache if not given.")
+      .none();
+  flags
+      .add("--merge-file", tokenizer.merge_file,
+           "GPT-2's merges.txt; that of gpt2 in Hugging Face's cache if not given.")
+      .none();
   add_run_flags(flags, run);
   if (!parse_flags(flags, kUsage, words)) return 0;
   expect_words(leading, 2, 2, kUsage);
+  if (tokenizer.vocab_file.empty() && tokenizer.merge_file.empty()) tokenizer = cached_gpt2();
   const corpus::CleanCounts counts =
       corpus::clean_documents(leading[0], leading[1], *make_tokenizer(tokenizer), run_options(run));
   report_lines(counts.lines, leading[1]);
@@ -98,7 +126,7 @@ int fix_documents(std::span<const std::string> words) {
   flags.group("files");
   flags.add("--input-files", inputs, "Files with one JSON object a line.").none();
   flags.add("--tasks", names, "What to do; see above.").none();
-  flags.add("--output-path", folder, "Folder for the new files.").none();
+  flags.add("--output-path", folder, "Folder for the new files; it is made if need be.").none();
   add_run_flags(flags, run);
   if (!parse_flags(flags, kUsage, words)) return 0;
   std::vector<std::string> wrong;
@@ -106,6 +134,7 @@ int fix_documents(std::span<const std::string> words) {
   if (names.empty()) wrong.emplace_back("--tasks is missing; --help lists the tasks");
   if (folder.empty()) wrong.emplace_back("--output-path is missing; give a folder");
   if (!wrong.empty()) throw ConfigError(wrong);
+  std::filesystem::create_directories(folder);
   std::vector<corpus::FixTask> tasks;
   for (const std::string& name : names) tasks.push_back(corpus::fix_task_named(name));
   for (const std::string& input : inputs) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/classify.h"
@@ -75,6 +77,8 @@ std::vector<std::string> problems(const EvaluateFlags& flags) {
   if (flags.valid_data.size() != 1) {
     found.push_back(
         fmt::format("--valid-data must name one file, not {}", flags.valid_data.size()));
+  } else if (std::error_code error; !std::filesystem::exists(flags.valid_data[0], error)) {
+    found.push_back(fmt::format("--valid-data {}: there is no such file", flags.valid_data[0]));
   }
   const auto at_least_one = [&](const char* flag, int64_t value) {
     if (value < 1) found.push_back(fmt::format("{} {} must be at least 1", flag, value));

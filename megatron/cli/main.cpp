@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
        cli::text_generation_cli},
       {"score", "show the probability of texts under a model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "score"); }},
-      {"evaluate", "measure a model on WikiText-103 or LAMBADA",
+      {"evaluate", "measure a model on WikiText-103 or LAMBADA, tune a BERT on MNLI, QQP or RACE",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "evaluate"); }},
       {"fill-mask", "tell which words fit the gaps of texts",
        [](std::span<const std::string> words) {

@@ -373,4 +373,18 @@ ClassificationSet read_classification_set(ClassificationTaskKind kind,
   return set;
 }
 
+std::shared_ptr<const ClassificationSet> joined(
+    const std::vector<std::shared_ptr<const ClassificationSet>>& sets) {
+  if (sets.size() == 1) return sets.front();
+  auto all = std::make_shared<ClassificationSet>(*sets.front());
+  for (size_t i = 1; i < sets.size(); ++i) {
+    const ClassificationSet& more = *sets[i];
+    all->uids.insert(all->uids.end(), more.uids.begin(), more.uids.end());
+    all->labels.insert(all->labels.end(), more.labels.begin(), more.labels.end());
+    all->values.insert(all->values.end(), more.values.begin(), more.values.end());
+    all->pairs.insert(all->pairs.end(), more.pairs.begin(), more.pairs.end());
+  }
+  return all;
+}
+
 }  // namespace megatron

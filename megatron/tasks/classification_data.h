@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,5 +91,8 @@ struct ClassificationSet {
 ClassificationSet read_classification_set(ClassificationTaskKind kind,
                                           const std::vector<std::string>& paths, int64_t seq_length,
                                           const Tokenizer& tokenizer);
+// The samples of several sets that were read so; one set is not copied. REQUIRES: one at least.
+std::shared_ptr<const ClassificationSet> joined(
+    const std::vector<std::shared_ptr<const ClassificationSet>>& sets);
 
 }  // namespace megatron

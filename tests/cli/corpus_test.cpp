@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "tests/support/captured_output.h"
@@ -91,11 +94,30 @@ TEST_F(CorpusTest, UrlsAndTextsAreCleaned) {
                    "--merge-file", golden + "merges.txt"}),
               AllOf(HasSubstr("wrote " + path("clean.json") + ": 0 of 1 lines"),
                     HasSubstr("0 repaired; dropped: 0 not English, 1 short")));
-  EXPECT_THAT(
-      run({"fix", "--input-files", data, "--tasks", "general_cleaning", "--output-path", path("")}),
-      HasSubstr("1 of 1 documents kept; 0 under 512 characters"));
-  EXPECT_EQ(read_text(path("data_cleaned.json")), "{\"text\": \"the cat\"}\n");
-  EXPECT_EQ(read_text(path("data_filtered.json")), "");
+  EXPECT_THAT(run({"fix", "--input-files", data, "--tasks", "general_cleaning", "--output-path",
+                   path("fixed/here")}),
+              HasSubstr("1 of 1 documents kept; 0 under 512 characters"));
+  EXPECT_EQ(read_text(path("fixed/here/data_cleaned.json")), "{\"text\": \"the cat\"}\n");
+  EXPECT_EQ(read_text(path("fixed/here/data_filtered.json")), "");
+}
+
+// The line of Megatron-LM's document names no vocabulary: the script downloads GPT-2's.
+TEST_F(CorpusTest, TextsAreCleanedWithGpt2OfTheCache) {
+  namespace fs = std::filesystem;
+  const fs::path model = fs::path(path("hub")) / "models--gpt2";
+  fs::create_directories(model / "refs");
+  fs::create_directories(model / "snapshots" / "abc123");
+  ::setenv("HF_HUB_CACHE", path("hub").c_str(), 1);
+  const std::string data = write("data.json", "{\"text\": \"the  cat\"}\n");
+  EXPECT_THAT(refusal({"clean", data, path("out.json")}),
+              HasSubstr("Hugging Face's cache has no gpt2; give --vocab-file vocab.json"));
+  write_text_atomically(model / "refs" / "main", "abc123");
+  const fs::path golden = source_path("tests/golden/megatron/data/");
+  for (const char* file : {"vocab.json", "merges.txt"}) {
+    fs::copy(golden / file, model / "snapshots" / "abc123" / file);
+  }
+  EXPECT_THAT(run({"clean", data, path("out.json")}), HasSubstr("0 of 1 lines"));
+  ::unsetenv("HF_HUB_CACHE");
 }
 
 TEST_F(CorpusTest, HelpNamesToolsAndFlags) {

@@ -84,9 +84,17 @@ TEST_F(DatasetToolsTest, InspectShowsCountsAndIds) {
                               "tokens: 5\ntokens per sequence: 2 to 3, mean 2.5\n"));
   EXPECT_THAT(said, HasSubstr("document 1\nsequence 1, 3 tokens: 102 103 ...\n"));
   EXPECT_THAT(said, HasSubstr("sequence 1, 0 tokens:\n"));
-  EXPECT_THAT(run(inspect_dataset, {}), HasSubstr("--dataset is missing"));
+  EXPECT_THAT(run(inspect_dataset, {}), HasSubstr("the dataset is missing"));
   EXPECT_THAT(run(inspect_dataset, {"--dataset", path("in/a"), "--documents", "2"}),
               HasSubstr("document 2 is outside [0, 2)"));
+}
+
+TEST_F(DatasetToolsTest, InspectsThePrefixesBeforeTheFlags) {
+  const std::string by_flag = run(inspect_dataset, {"--dataset", path("in/b"), path("in/a")});
+  EXPECT_THAT(by_flag, HasSubstr(path("in/a")));
+  EXPECT_EQ(run(inspect_dataset, {path("in/b"), path("in/a")}), by_flag);
+  EXPECT_THAT(run(inspect_dataset, {path("in/b"), "--documents", "0"}), HasSubstr("document 0"));
+  EXPECT_THAT(run(inspect_dataset, {"--documents", "0"}), HasSubstr("the dataset is missing"));
 }
 
 }  // namespace

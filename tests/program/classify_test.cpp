@@ -123,7 +123,14 @@ TEST_F(ClassifyTest, ResumesInTheMiddleOfAnEpoch) {
 }
 
 TEST_F(ClassifyTest, KeepsTheLastBatch) {
-  EXPECT_EQ(losses_of(classified(qqp().with("--epochs", "1").with("--keep-last")).out).size(), 13u);
+  const Flags flags = qqp().with("--epochs", "1").with("--keep-last");
+  std::ofstream(path("QQP") / "dev.tsv", std::ios::app) << "a line\tof two fields\n";
+  const Outcome outcome = classified(flags);
+  EXPECT_EQ(losses_of(outcome.out).size(), 13u);
+  const std::string warning = "dev.tsv: 1 lines have another number of fields";
+  const size_t said = outcome.err.find(warning);
+  ASSERT_NE(said, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find(warning, said + 1), std::string::npos) << "said twice";
 }
 
 TEST_F(ClassifyTest, MeasuresATrainedModelAndWritesItsPredictions) {

@@ -16,7 +16,7 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional(
       "--data-path", c.data_path,
       "Prefix of a dataset's .bin and .idx, or several as: weight prefix weight prefix ...");
-  flags.add("--split", c.split,
+  flags.add("--split,--splits-string", c.split,
             "Proportions of --data-path for training, validation and test, such as 90,5,5.");
   flags.add_optional("--train-data-path,--train-weighted-split-paths", c.train_data_path,
                      "Training data, like --data-path but not split; or \"NAME: weight start:end "
