@@ -18,6 +18,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/data/hdf5_file.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/parquet/parquet_file.h"
 #include "megatron/formats/pickle_writer.h"
@@ -164,6 +165,12 @@ std::vector<Reader> readers(const fs::path& directory) {
       if (--left < 0) throw FormatError("too many texts");
     });
   };
+  const auto hdf5 = [](const fs::path& path) {
+    const Hdf5File file(path);
+    for (const char* const name : {"chunks", "n_written", "neighbors", "big_endian", "none"}) {
+      if (file.find(name)) file.read<int64_t>(name);
+    }
+  };
   // The description of pieces in files that are whole.
   const fs::path golden = fs::path(MG_SOURCE_DIR) / "tests/golden/megatron";
   const fs::path saved = golden.parent_path() / "torch_dist/gpt/iter_0000010";
@@ -194,7 +201,11 @@ std::vector<Reader> readers(const fs::path& directory) {
           {"weights", {sample_weights(directory / "sample.bin")}, weights},
           {"safetensors", {sample_safetensors(directory / "sample.safetensors")}, safetensors},
           {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index},
-          {"parquet", tables, parquet}};
+          {"parquet", tables, parquet},
+          {"hdf5",
+           {read_text(golden.parent_path() / "retro/train.hdf5"),
+            read_text(golden.parent_path() / "retro/chunked.hdf5")},
+           hdf5}};
 }
 
 // Operations of pickles, and digits.
