@@ -16,6 +16,7 @@
 #include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/log.h"
 #include "megatron/core/number_text.h"
 
 namespace megatron {
@@ -113,6 +114,14 @@ void expect_checksum(const fs::path& file) {
   const std::map<std::string, FileSum> sums = listed_sums(file.parent_path());
   const auto found = sums.find(file.filename().string());
   if (found != sums.end()) expect_sum(file, found->second);
+}
+
+void warn_of_change(const fs::path& file) {
+  try {
+    expect_checksum(file);
+  } catch (const FormatError& error) {
+    warn(error.what());
+  }
 }
 
 void expect_checksums(const fs::path& folder) {

@@ -21,7 +21,9 @@ void write_checksums(const std::filesystem::path& folder, std::span<const std::s
 // Reads a file whole if the list beside it names it, and throws FormatError unless it is as it was.
 // Files that are not in a list are not read. Throws IoError.
 void expect_checksum(const std::filesystem::path& file);
-// The same for each file of the folder's list, which all must be there.
+// The same for a file that people edit: a warning in place of FormatError.
+void warn_of_change(const std::filesystem::path& file);
+// The same as expect_checksum() for each file of the folder's list, which all must be there.
 void expect_checksums(const std::filesystem::path& folder);
 
 }  // namespace megatron

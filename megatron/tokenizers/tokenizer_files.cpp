@@ -40,6 +40,13 @@ bool is_hugging_face(const TokenizerConfig& config) {
          config.tokenizer_type == "PretrainedFromHF";
 }
 
+// Is it a file that people edit?
+bool is_settings_file(const fs::path& file) {
+  const fs::path name = file.filename();
+  return name == "tokenizer_config.json" || name == "special_tokens_map.json" ||
+         name.extension() == ".jinja";
+}
+
 // How the copy of --tokenizer-model is called.
 std::string model_name(const TokenizerConfig& config) {
   return config.tokenizer_type == "TikTokenizer" || is_hugging_face(config) ? "tokenizer.json"
@@ -218,7 +225,13 @@ std::optional<TokenizerConfig> tokenizer_of_model(const fs::path& folder) {
   } else {
     return std::nullopt;
   }
-  for (const TokenizerFile& file : files_of_tokenizer_folder(folder)) expect_checksum(file.path);
+  for (const TokenizerFile& file : files_of_tokenizer_folder(folder)) {
+    if (is_settings_file(file.path)) {
+      warn_of_change(file.path);
+    } else {
+      expect_checksum(file.path);
+    }
+  }
   return config;
 }
 

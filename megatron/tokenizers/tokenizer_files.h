@@ -49,7 +49,7 @@ std::optional<TokenizerConfig> tokenizer_of_checkpoint(const std::filesystem::pa
 
 // The tokenizer in the folder of a Hugging Face model; nothing if none of its files is known:
 // vocab.json with merges.txt, tokenizer.json, vocab.txt, tokenizer.model or spiece.model. Throws
-// FormatError if a list of checksums beside them has others.
+// FormatError if a list of checksums beside them has others, and warns of settings.
 std::optional<TokenizerConfig> tokenizer_of_model(const std::filesystem::path& folder);
 
 }  // namespace megatron

@@ -103,6 +103,7 @@ TEST(TrainingRunTest, SavingWeightsThatAreNotNumbersGivesAWarning) {
   config.training.check_for_nan_in_loss_and_grad = false;
   config.optimizer.check_for_nan_in_loss_and_grad = false;
   config.checkpoint.save = directory.path().string();
+  config.checkpoint.save_interval = 2;
   config = resolved(config);
   const CapturedStdout captured_out;
   const auto tokenizer = open_tokenizer(config);

@@ -140,6 +140,9 @@ TEST(TokenizerFiles, OfAModelFolder) {
   EXPECT_EQ(type(), "GPT2BPETokenizer");
   folder.write("merges.txt", "a b\n");
   EXPECT_THAT(message_of<FormatError>([&] { type(); }), HasSubstr("merges.txt: has 4 bytes"));
+  folder.write("checksums.crc32c", "crc32c 00000000 0 tokenizer_config.json\n");
+  folder.write("tokenizer_config.json", "{}");  // people edit it
+  EXPECT_EQ(type(), "GPT2BPETokenizer");
 }
 
 // A digit of an id, a letter of a merge: nothing else would notice.

@@ -12,6 +12,7 @@
 #include "megatron/core/file.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/names.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
@@ -43,26 +44,33 @@ class HfFolderTest : public testing::Test {
   const TemporaryDirectory directory_;
 };
 
-TEST_F(HfFolderTest, EveryFlippedBitIsRefused) {
+TEST_F(HfFolderTest, EveryFlippedBitOfAWeightIsRefused) {
   read();
   expect_checksums(folder());
+  const std::string text = read_text(folder() / "model.safetensors");
   std::mt19937_64 random(3);
-  for (const std::string name : {"model.safetensors", "config.json"}) {
-    const std::string text = read_text(folder() / name);
-    for (int i = 0; i < 20; ++i) {
-      std::string flipped = text;
-      // Behind the header, whose reader has its own words for damage.
-      const size_t first = name == "config.json" ? 0 : text.size() / 2;
-      const size_t at = first + random() % (text.size() - first);
-      flipped[at] = static_cast<char>(flipped[at] ^ (1 << random() % 8));
-      write_text_atomically(folder() / name, flipped);
-      EXPECT_THAT(message_of<FormatError>([&] { read(); }),
-                  AllOf(HasSubstr(name + ": has "), HasSubstr("copy it again")))
-          << at;
-    }
-    write_text_atomically(folder() / name, text);
+  for (int i = 0; i < 80; ++i) {
+    std::string flipped = text;
+    // Behind the header, whose reader has its own words for damage.
+    const size_t at = text.size() / 2 + random() % (text.size() / 2);
+    flipped[at] = static_cast<char>(flipped[at] ^ (1 << random() % 8));
+    write_text_atomically(folder() / "model.safetensors", flipped);
+    EXPECT_THAT(message_of<FormatError>([&] { read(); }),
+                AllOf(HasSubstr("model.safetensors: has "), HasSubstr("copy it again")))
+        << at;
   }
+  write_text_atomically(folder() / "model.safetensors", text);
   read();
+}
+
+TEST_F(HfFolderTest, AnEditedConfigurationGivesAWarning) {
+  const std::string text = read_text(folder() / "config.json");
+  write_text_atomically(folder() / "config.json", text + "\n");
+  CapturedStderr captured_err;
+  read();
+  EXPECT_THAT(captured_err.text(),
+              AllOf(HasSubstr("warning: "), HasSubstr("config.json: has "),
+                    HasSubstr("If it was changed on purpose, delete the list")));
 }
 
 TEST_F(HfFolderTest, AFolderOfOthersNeedsNoChecksums) {
