@@ -124,6 +124,9 @@ TEST_F(BadFlagsTest, NumbersThatNoMachineHas) {
   for (const std::string& word : golden_flags().words()) words.push_back(word);
   EXPECT_THAT(errors_of(run("launch", words)),
               ElementsAre(HasSubstr("100000 ranks on one host must be at most 1024")));
+  words = {"--nnodes", "200000", "--node-rank", "0", "--master-addr", "a", "pretrain-gpt"};
+  EXPECT_THAT(errors_of(run("launch", words)),
+              ElementsAre(HasSubstr("200000 hosts must be at most 100000; lower --nnodes")));
   EXPECT_THAT(errors_of(run("pretrain-gpt", golden_flags().words(),
                             {.environment = {{"OMP_NUM_THREADS", "99999999999"}}})),
               ElementsAre("environment variable OMP_NUM_THREADS is 99999999999, which must be at "
