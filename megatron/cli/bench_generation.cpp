@@ -63,6 +63,7 @@ Request random_request(const GenerationBenchFlags& flags, int64_t row, int64_t w
   request.sampling.top_k = flags.top_k;
   request.sampling.repetition_penalty = flags.repetition_penalty;
   request.return_log_probabilities = flags.top_logprobs >= 0;
+  request.scores_prompt = false;
   request.num_top = std::max<int64_t>(0, flags.top_logprobs);
   request.row = row;
   return request;

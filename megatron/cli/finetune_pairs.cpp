@@ -52,8 +52,8 @@ TextPairs read_files(const FinetuneFlags& flags, const std::vector<std::filesyst
 std::shared_ptr<const TextPairsTask::Data> read_text_pairs(const Finetuning& tuning) {
   const comm::Working working(tuning.world, "reading the texts");
   return comm::made_once(tuning.world, [&] {
-    const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
     const DatasetFiles files = files_of(tuning.flags);
+    const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
     const TextPairs all = read_files(tuning.flags, files.train, *tokenizer);
     auto data = std::make_shared<TextPairsTask::Data>();
     int64_t begin = 0;
@@ -74,7 +74,7 @@ std::shared_ptr<const TextPairsTask::Data> read_text_pairs(const Finetuning& tun
 }
 
 // The special ids that config.json states, or else those of the tokenizer.
-TextPairsTask::Ids ids_of(const Tokenizer& tokenizer, const ArgMap& stated) {
+TextPairsTask::Ids special_ids_of(const Tokenizer& tokenizer, const ArgMap& stated) {
   const auto setting = [&](const char* name) -> std::optional<int64_t> {
     const auto found = stated.find(name);
     if (found == stated.end()) return std::nullopt;
@@ -102,7 +102,7 @@ void finetune_pairs(Finetuning& tuning) {
       apply_samples(tuning.flags, num_train, num_valid, tuning.replicas, tuning.args);
   const Pretraining begun = tuning.begin();
   TextPairsTask task(begun.args, begun.tokenizer, *data,
-                     ids_of(*begun.tokenizer, tuning.origin.special_ids));
+                     special_ids_of(*begun.tokenizer, tuning.origin.special_ids));
   train(tuning, begun, task,
         {.before_training = [&] { print_summary(begun.args, num_train, lengths); }});
   if (task.perplexity()) write_results(tuning, {{"perplexity", *task.perplexity()}});

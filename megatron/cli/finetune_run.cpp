@@ -41,7 +41,7 @@ void write_model(const Finetuning& tuning, const TrainingArgs& args, const Token
   const fs::path output = flags.output_dir;
   const CheckpointSource last = find_source(args.checkpoint.save, 0, true);
   CheckpointContents contents = last.contents();
-  contents.args.insert(tuning.origin.special_ids.begin(), tuning.origin.special_ids.end());
+  for (const auto& [name, id] : tuning.origin.special_ids) contents.args[name] = id;
   if (has_adapters(contents) && !flags.merge_lora) {
     const std::string& model = flags.model_name_or_path;
     write_peft_adapters(output, contents, args.transformer,

@@ -16,6 +16,7 @@
 #include "megatron/core/log.h"
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/inference/text_stream.h"
 
 namespace megatron::cli {
 namespace {
@@ -42,6 +43,7 @@ struct GenerateFlags {
   int64_t seed = 1234;
   bool as_json = false;
   bool logprobs = false;
+  bool return_logits = false;
   SampleFlags samples;
 };
 
@@ -77,13 +79,17 @@ FlagTable flags_of(GenerateFlags& flags) {
   table.add("--stop", flags.stop, "Texts that end the continuation; they are not printed.").none();
   table.add_switch("--add-BOS", flags.add_bos,
                    "Put the end-of-document token before each prompt, which may then be empty.");
-  table.add_switch("--ignore-eod", flags.ignore_eod, "Continue after the end-of-document token.");
+  table.add_switch("--ignore-eod", flags.ignore_eod,
+                   "Continue after a token that ends a text: eos_token_id of the model's "
+                   "config.json or generation_config.json, or else the tokenizer's.");
   table.add("--seed", flags.seed, "Seed of the draws.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
   table.group("output");
   table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
   table.add_switch("--logprobs", flags.logprobs,
                    "With --json: log-probabilities of all tokens after the first.");
+  table.add_switch("--return_logits", flags.return_logits,
+                   "Refused: megatron score --logits prints logits.");
   add_sample_flags(table, flags.samples);
   return table;
 }
@@ -110,12 +116,17 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   require(sampling.repetition_penalty > 0,
           fmt::format("--repetition-penalty {} must be above 0", sampling.repetition_penalty));
   require(flags.num_beams >= 0, fmt::format("--num-beams {} must be 0 or more", flags.num_beams));
+  require(!flags.return_logits,
+          "--return_logits: generate prints no logits; use megatron score --logits for those of a "
+          "text, or --json --logprobs here for log-probabilities");
   require(flags.num_beams == 0 || !flags.logprobs,
           "--num-beams prints no log-probabilities; remove --logprobs");
   require(flags.max_new_tokens == kNoToken || flags.max_new_tokens >= 0,
           fmt::format("--max-new-tokens {} must be 0 or more", flags.max_new_tokens));
   if (is_sample_run(flags.samples)) {
     for (std::string& problem : problems(flags.samples)) found.push_back(std::move(problem));
+    require(flags.stop.empty(),
+            "--stop has no effect on samples; remove it, or give the prompts with --prompt-file");
   } else {
     require(!flags.prompts.empty() || !flags.prompt_file.empty(),
             "there is nothing to continue; give --prompt \"text\" or --prompt-file");
@@ -144,30 +155,40 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
   return prompts;
 }
 
-// The text of a row, without what follows a stop text behind its prompt.
-std::string text_of(const GenerateFlags& flags, const LoadedModel& gpt, Generation& row) {
-  std::string text = gpt.tokenizer->decode(row.tokens);
+// Ends a row where a text of --stop begins behind its prompt, and returns its text; nothing if none
+// comes. Tokens that have a part in the text stay.
+std::optional<std::string> cut_at_stop(const GenerateFlags& flags, const LoadedModel& model,
+                                       Generation& row) {
+  if (flags.stop.empty() || model.tokenizer == nullptr) return std::nullopt;
   const auto prompt = std::span(row.tokens).first(static_cast<size_t>(row.prompt_length));
-  const size_t begin = gpt.tokenizer->decode(prompt).size();
-  size_t end = std::string::npos;
-  for (const std::string& stop : flags.stop) end = std::min(end, text.find(stop, begin));
-  if (end == std::string::npos) return text;
+  std::string text = model.tokenizer->decode(prompt);
+  TextStream stream(*model.tokenizer, prompt, flags.stop);
+  std::vector<int64_t> begins;
+  for (const int32_t token : std::span(row.tokens).subspan(prompt.size())) {
+    text += stream.push(token);
+    begins.push_back(stream.last_begin());
+  }
+  text += stream.finish();
+  if (!stream.is_stopped()) return std::nullopt;
+  const auto end =
+      std::ranges::find_if(begins, [&](int64_t begin) { return begin >= stream.num_given(); });
+  const auto num_dropped =
+      row.tokens.size() - prompt.size() - static_cast<size_t>(end - begins.begin());
+  row.tokens.resize(row.tokens.size() - num_dropped);
+  if (flags.logprobs) row.log_probabilities.resize(row.log_probabilities.size() - num_dropped);
   row.is_stopped = true;
-  return text.substr(0, end);
+  return text;
 }
 
 void print_generation(const GenerateFlags& flags, const LoadedModel& gpt, Generation row,
                       std::optional<double> score = {}) {
-  std::string text;
-  if (gpt.tokenizer != nullptr) text = text_of(flags, gpt, row);
-  if (!flags.as_json) {
-    print_line(gpt.tokenizer != nullptr ? text : json(row.tokens).dump());
-    return;
-  }
+  std::optional<std::string> text = cut_at_stop(flags, gpt, row);
+  if (!text && gpt.tokenizer != nullptr) text = gpt.tokenizer->decode(row.tokens);
+  if (!flags.as_json) return print_line(text ? *text : json(row.tokens).dump());
   json object = {{"ids", row.tokens},
                  {"prompt_tokens", row.prompt_length},
                  {"finish_reason", row.is_stopped ? "stop" : "length"}};
-  if (gpt.tokenizer != nullptr) object["text"] = text;
+  if (text) object["text"] = *text;
   if (flags.logprobs) object["logprobs"] = row.log_probabilities;
   if (score) object["score"] = *score;
   print_line(object.dump());
@@ -187,14 +208,22 @@ void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t pro
                    Generation row, std::optional<double> score) {
   row.tokens.erase(row.tokens.begin());
   row.prompt_length = 0;
-  const std::vector<int32_t> ids = row.tokens;
-  if (row.is_stopped && !score) row.tokens.pop_back();  // a beam has no end
-  const std::string text = t5.tokenizer != nullptr ? text_of(flags, t5, row) : json(ids).dump();
-  if (!flags.as_json) return print_line(text);
-  json object = {{"ids", ids},
+  Generation written = row;
+  if (row.is_stopped && !score) {  // a beam has no end
+    written.tokens.pop_back();
+    if (flags.logprobs) written.log_probabilities.pop_back();
+  }
+  std::optional<std::string> text = cut_at_stop(flags, t5, written);
+  if (text) {
+    row = std::move(written);
+  } else if (t5.tokenizer != nullptr) {
+    text = t5.tokenizer->decode(written.tokens);
+  }
+  if (!flags.as_json) return print_line(text ? *text : json(row.tokens).dump());
+  json object = {{"ids", row.tokens},
                  {"prompt_tokens", prompt_tokens},
                  {"finish_reason", row.is_stopped ? "stop" : "length"}};
-  if (t5.tokenizer != nullptr) object["text"] = text;
+  if (text) object["text"] = *text;
   if (flags.logprobs) object["logprobs"] = row.log_probabilities;
   if (score) object["score"] = *score;
   print_line(object.dump());
@@ -216,15 +245,50 @@ json read_request(const GenerateFlags& flags, const LoadedModel& loaded) {
                            ? sample_prompts(flags.samples, loaded.required_tokenizer(),
                                             max_positions(loaded.inference().config()))
                            : read_prompts(flags, loaded);
-  std::optional<int32_t> end;
-  if (loaded.kind == ModelKind::kT5) {
-    request["start"] = loaded.required_decoder_start();
-    end = loaded.decoder_end;
-  } else if (loaded.tokenizer != nullptr) {
-    end = loaded.tokenizer->special_id(SpecialToken::kEod);
-  }
-  if (end && !flags.ignore_eod) request["stop_tokens"].push_back(*end);
+  if (loaded.kind == ModelKind::kT5) request["start"] = loaded.required_decoder_start();
+  if (!flags.ignore_eod) request["stop_tokens"] = loaded.end_tokens;
+  if (!flags.stop.empty()) loaded.required_tokenizer();
   return request;
+}
+
+// Looks for the texts of --stop while rows grow. Rank 0 reads the tokens; all ranks learn which
+// rows end.
+class StopTexts {
+ public:
+  StopTexts(const GenerateFlags& flags, const LoadedModel& model, std::span<const Request> requests,
+            const comm::Group& world)
+      : world_(world) {
+    if (world.rank() != 0) return;
+    for (const Request& request : requests) {
+      std::span<const int32_t> before;  // the decoder of a T5 has written nothing
+      if (model.kind == ModelKind::kGpt) before = request.prompt;
+      streams_.emplace_back(*model.tokenizer, before, flags.stop);
+    }
+  }
+
+  void push(size_t row, int32_t token) {
+    if (streams_.empty()) return;
+    streams_[row].push(token);
+    if (streams_[row].is_stopped()) ended_.push_back(row);
+  }
+  // Those since the last call.
+  std::vector<size_t> ended_rows() {
+    return shared(std::exchange(ended_, {}), world_).get<std::vector<size_t>>();
+  }
+
+ private:
+  const comm::Group& world_;
+  std::vector<TextStream> streams_;
+  std::vector<size_t> ended_;
+};
+
+std::vector<Generation> generations(const GenerateFlags& flags, const LoadedModel& loaded,
+                                    std::span<const Request> requests, const comm::Group& world) {
+  if (flags.stop.empty()) return generate(loaded.inference(), requests);
+  StopTexts stops(flags, loaded, requests, world);
+  return generate(
+      loaded.inference(), requests, [&](size_t row, int32_t token) { stops.push(row, token); },
+      [&] { return stops.ended_rows(); });
 }
 
 // A request for each prompt, which the encoder of a T5 reads and a GPT continues.
@@ -283,7 +347,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
     }
     return 0;
   }
-  const std::vector<Generation> rows = generate(loaded.inference(), requests);
+  const std::vector<Generation> rows = generations(flags, loaded, requests, world);
   if (world.rank() != 0) return 0;
   if (is_sample_run(flags.samples)) {
     write_samples(flags.samples, *loaded.tokenizer, rows, positions);

@@ -178,6 +178,9 @@ int pretrain(const std::string& command, ModelKind model, std::span<const std::s
   const std::unique_ptr<TrainTask> task = begun->args.training.train_step.empty()
                                               ? make_task(*begun)
                                               : make_library_task(begun->args, begun->tokenizer);
+  if (args.transformer.kind == ModelKind::kGpt && source.exists()) {
+    keep_special_ids(args.settings, source.args(), tokenizer->special_id(SpecialToken::kEod));
+  }
   TrainingRun run(begun->args, *task, world, begun->started, begun->save_directory);
   run.load(begun->source);
   run.train();

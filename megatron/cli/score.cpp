@@ -124,7 +124,7 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
             "BERT {\"ids\", \"labels\"} and, optional, \"token_types\", \"attention_mask\", "
             "\"next_sentence_label\"; for a T5 {\"ids\", \"labels\"} and, optional, "
             "\"attention_mask\".");
-  table.add_switch("--logits", flags.logits,
+  table.add_switch("--logits,--return_logits", flags.logits,
                    "For a GPT: also the logits of the token after each position.");
   const CommonCommand command = {.usage = "megatron score --load DIR [--input FILE] [flags]"};
   if (!parse_common_flags(table, command, words, world)) return 0;

@@ -153,6 +153,19 @@ class StopOnSignal {
   std::thread watcher_;
 };
 
+// Recognized in the folder of the tokenizer, or else of the model.
+std::string chat_template(const ServeFlags& flags, const Tokenizer& tokenizer) {
+  if (flags.chat_template != "auto") return flags.chat_template;
+  const std::filesystem::path source = tokenizer.source();
+  const std::filesystem::path folder =
+      std::filesystem::is_directory(source) ? source : source.parent_path();
+  for (const std::filesystem::path& place : {folder, std::filesystem::path(flags.model.load)}) {
+    if (place.empty()) continue;
+    if (auto found = serve::chat_template_of(place)) return *found;
+  }
+  return "plain";
+}
+
 // What rank 0 has beside its part of the model.
 struct FrontEnd {
   FrontEnd(const ServeFlags& flags, const LoadedModel& loaded, serve::Service& service)
@@ -162,9 +175,7 @@ struct FrontEnd {
                .vocab_size = loaded.vocab_size,
                .max_positions = std::min(max_positions(service.model().config()),
                                          service.state().pages * flags.service.engine.page_tokens),
-               .chat_template = flags.chat_template == "auto"
-                                    ? serve::chat_template_of(flags.model.load)
-                                    : flags.chat_template,
+               .chat_template = chat_template(flags, loaded.required_tokenizer()),
                .request_time = std::chrono::seconds(flags.request_timeout_s),
                .max_tokens_to_oom = flags.max_tokens_to_oom,
                .strict_http_status = flags.strict_http_status,

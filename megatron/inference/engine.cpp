@@ -219,7 +219,12 @@ RequestProgress Engine::apply(const Part& part, std::span<const double> values) 
   progress.id = group.id;
   const auto forced = values.first(static_cast<size_t>(part.num_forced));
   progress.prompt_log_probabilities.assign(forced.begin(), forced.end());
-  const std::span<const double> drawn = values.subspan(forced.size());
+  const auto num_top = static_cast<size_t>(group.request.num_top);
+  for (size_t i = 0; i < forced.size() * num_top; ++i) {
+    const auto pair = values.subspan(forced.size() + 2 * i, 2);
+    progress.prompt_top.push_back({static_cast<int32_t>(pair[0]), pair[1]});
+  }
+  const std::span<const double> drawn = values.subspan(forced.size() * (1 + 2 * num_top));
   const bool has_nan =
       std::any_of(forced.begin(), forced.end(), [](double value) { return std::isnan(value); });
   if (has_nan || (!drawn.empty() && drawn.front() == kNotDrawn)) {

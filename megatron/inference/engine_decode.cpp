@@ -24,9 +24,11 @@ Engine::StepTexts::Text::Text(Group& the_group)
     : group(&the_group), id(group->id), row(&group->rows.front()) {
   const Request& request = group->request;
   end = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
-  stop_token = request.stop_tokens.empty() ? kernels::kNoToken : request.stop_tokens.front();
+  stop_tokens.fill(kernels::kNoToken);
+  const std::vector<int32_t>& stops = request.stop_tokens;
+  std::copy_n(stops.begin(), std::min(stops.size(), kMostStops), stop_tokens.begin());
   is_plain = !request.return_log_probabilities && request.num_top == 0 &&
-             request.stop_tokens.size() <= 1 && request.stop_sequences.empty();
+             stops.size() <= kMostStops && request.stop_sequences.empty();
   is_random = request.sampling.top_k != 1;
 }
 
@@ -39,7 +41,7 @@ RequestProgress Engine::StepTexts::Text::append(int32_t token) const {
   }
   row->tokens.push_back(token);
   progress.token = token;
-  if (token == stop_token) {
+  if (std::ranges::find(stop_tokens, token) != stop_tokens.end()) {
     progress.finish = Finish::kStop;
   } else if (std::ssize(row->tokens) >= end) {
     progress.finish = Finish::kLength;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -56,14 +57,14 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   int64_t num_inputs(const Row& row) const {
     const auto count = static_cast<int64_t>(row.tokens.size());
     if (request.max_new_tokens > 0) return count;
-    return request.return_log_probabilities ? count - 1 : 0;
+    return request.wants_prompt() ? count - 1 : 0;
   }
   int64_t num_inputs() const { return num_inputs(rows.front()); }
   // All tokens but the last one are in the cache.
   bool is_read() const { return num_inputs() - rows.front().cached == 1; }
   // Log-probabilities of the prompt are still to be found.
   bool wants_forced() const {
-    return request.return_log_probabilities &&
+    return request.wants_prompt() &&
            num_forced + 1 < static_cast<int64_t>(request.prompt.size());
   }
 
@@ -107,10 +108,13 @@ struct Engine::StepTexts {
     Group* group;  // it runs, or is in `gone`
     RequestId id;
     Row* row;
-    int64_t end;         // tokens that the row has at last
-    int32_t stop_token;  // that of is_plain; kNoToken: none
-    bool is_plain;       // its request asks for tokens alone, with at most one that stops it
-    bool is_random;      // its Draw changes from step to step
+    static constexpr size_t kMostStops = 4;
+
+    int64_t end;  // tokens that the row has at last
+    // Those of is_plain, then kNoToken.
+    std::array<int32_t, kMostStops> stop_tokens;
+    bool is_plain;   // its request asks for tokens alone, with at most kMostStops that stop it
+    bool is_random;  // its Draw changes from step to step
   };
 
   std::vector<Text> texts = {};

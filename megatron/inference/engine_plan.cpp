@@ -49,7 +49,7 @@ void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
     part.count = std::min(reads_singly_ ? 1 : budget, group.num_inputs(row) - row.cached);
     const int64_t end = part.begin + part.count;
     part.draws = end == static_cast<int64_t>(row.tokens.size());
-    if (group.request.return_log_probabilities) {
+    if (group.request.wants_prompt()) {
       const auto last = static_cast<int64_t>(group.request.prompt.size()) - 1;
       part.first_forced = std::max(part.begin, group.num_forced);
       part.num_forced = std::max<int64_t>(0, std::min(end, last) - part.first_forced);

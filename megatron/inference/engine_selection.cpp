@@ -93,10 +93,11 @@ bool stops(const Request& request, std::span<const int32_t> tokens) {
                      });
 }
 
-// The numbers of a part: log-probabilities of the prompt, then what was drawn.
+// The numbers of a part: log-probabilities of the prompt, the most probable tokens there, then what
+// was drawn.
 int64_t Engine::num_values(const Part& part) const {
   const Request& request = part.group->request;
-  int64_t count = part.num_forced;
+  int64_t count = part.num_forced * (1 + 2 * request.num_top);
   if (!part.draws) return count;
   if (!part.group->beams) {
     return count + 1 + (request.return_log_probabilities ? 1 : 0) + 2 * request.num_top;
@@ -151,13 +152,15 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   if (!model_.parallel.is_last_stage()) return std::vector<double>(static_cast<size_t>(count));
   const NoGrad no_grad;
   std::vector<Tensor> forced;
+  std::vector<kernels::TokenLogProbability> top;
   for (const Part& part : parts) {
     if (part.num_forced == 0) continue;
     const auto first = part.row->tokens.begin() + part.first_forced + 1;
     const std::vector<int64_t> ids(first, first + part.num_forced);
     const int64_t begin = part.first_token + part.first_forced - part.begin;
     forced.push_back(forced_log_probabilities(model_, hidden.slice(begin, part.num_forced),
-                                              tensor_of(ids, {1, part.num_forced})));
+                                              tensor_of(ids, {1, part.num_forced}),
+                                              part.group->request.num_top, &top));
   }
   Tensor logits;
   if (!last_tokens.empty()) logits = gathered_logits(model_, rows_of(hidden, last_tokens));
@@ -178,6 +181,7 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
 
   const int64_t known = model_.config().counted_vocab_size();
   size_t next_forced = 0;
+  auto next_top = top.cbegin();
   size_t next_drawn = 0;
   int64_t next_here = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -186,6 +190,10 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
     if (part.num_forced > 0) {
       const auto found = std::as_const(forced[next_forced++]).span<float>();
       values.insert(values.end(), found.begin(), found.end());
+      for (int64_t k = 0; k < part.num_forced * request.num_top; ++k, ++next_top) {
+        values.push_back(next_top->token);
+        values.push_back(next_top->log_probability);
+      }
     }
     if (!part.draws) continue;
     const size_t drawn_row = next_drawn++;

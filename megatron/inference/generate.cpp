@@ -40,7 +40,7 @@ EngineOptions options_for(std::span<const Request> requests) {
 }  // namespace
 
 std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
-                                 const TokenSink& on_token) {
+                                 const TokenSink& on_token, const RowsToEnd& rows_to_end) {
   std::vector<Generation> rows;
   if (requests.empty()) return rows;
   Engine engine(model, options_for(requests));
@@ -65,6 +65,8 @@ std::vector<Generation> generate(const InferenceModel& model, std::span<const Re
       }
       if (on_token) on_token(index, *progress.token);
     }
+    if (!rows_to_end) continue;
+    for (const size_t row : rows_to_end()) engine.cancel(static_cast<RequestId>(row) + 1);
   }
   return rows;
 }

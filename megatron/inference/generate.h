@@ -28,6 +28,9 @@ struct Generation {
 
 // Called for every token drawn, row by row.
 using TokenSink = std::function<void(size_t row, int32_t token)>;
+// Called after the tokens of a step: the rows that end although the model would go on. Every rank
+// returns the same.
+using RowsToEnd = std::function<std::vector<size_t>()>;
 
 // Continues every prompt of a GPT, many at once (Engine). What a row draws depends on the seed, its
 // number and its own tokens alone. Throws ConfigError for an empty prompt, an id that is not in the
@@ -40,7 +43,8 @@ std::vector<Generation> generate(const InferenceModel& model,
                                  const GenerateOptions& options, const TokenSink& on_token = {});
 // The same for requests that differ in more than their prompts, also of a T5.
 std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
-                                 const TokenSink& on_token = {});
+                                 const TokenSink& on_token = {},
+                                 const RowsToEnd& rows_to_end = {});
 
 // The best continuations of a prompt by a beam search, at most as many as request.beams says.
 // Tokens are those of the prompt and the continuation.

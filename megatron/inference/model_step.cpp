@@ -24,6 +24,34 @@ Tensor own_logits(const InferenceModel& model, const Tensor& hidden, int64_t beg
   return model.logits(Variable(hidden.slice(begin, count))).data();
 }
 
+// The most probable tokens of each row of logits [r, 1, v], of those below `known`.
+void append_most_probable(const Tensor& logits, int64_t count, int64_t known,
+                          std::vector<kernels::TokenLogProbability>& found) {
+  const auto rows = static_cast<size_t>(logits.size(0));
+  const auto num_top = static_cast<size_t>(count);
+  if (count < kernels::kMostProbabilities) {
+    kernels::Draw draw;
+    draw.top_k = 1;
+    draw.vocab_size = draw.known_size = static_cast<int32_t>(known);
+    draw.num_probabilities = 1 + static_cast<int32_t>(count);
+    const DrawnTokens drawn = drawn_tokens(logits, std::vector<kernels::Draw>(rows, draw), {});
+    for (size_t row = 0; row < rows; ++row) {
+      const auto of_row = drawn.probabilities_of(row).subspan(1, num_top);
+      found.insert(found.end(), of_row.begin(), of_row.end());
+    }
+    return;
+  }
+  const Tensor here = on_host(logits);
+  std::vector<kernels::TokenLogProbability> of_row(1 + num_top);
+  for (size_t row = 0; row < rows; ++row) {
+    const auto width = static_cast<size_t>(here.size(1));
+    kernels::cpu::find_probabilities(
+        of_row, std::as_const(here).span<float>().subspan(row * width, static_cast<size_t>(known)),
+        0);
+    found.insert(found.end(), of_row.begin() + 1, of_row.end());
+  }
+}
+
 }  // namespace
 
 ModelChunk InferenceModel::decoder_layers() const {
@@ -114,7 +142,9 @@ DrawnTokens drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> dr
 }
 
 Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidden,
-                                const Tensor& ids) {
+                                const Tensor& ids, int64_t num_top,
+                                std::vector<kernels::TokenLogProbability>* top) {
+  invariant(num_top == 0 || ids.size(0) == 1, "the most probable tokens are those of one text");
   if (!model.parallel.is_last_stage()) return {};
   const int64_t b = ids.size(0);
   const int64_t n = ids.size(1);
@@ -131,9 +161,19 @@ Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidde
     const Tensor found = log_probabilities(logits, tensor_of(targets, {b, count}),
                                            vocabulary_shard(logits.size(-1), model.parallel.tensor,
                                                             model.config().counted_vocab_size()));
+    Tensor whole;
+    if (num_top > 0) whole = gathered_last_axis(logits, model.parallel.tensor.group);
     if (!draws(model)) continue;
     Tensor part = result.slice(begin, count);
     copy_into(part, found.to(Stream{}));
+    if (num_top == 0) continue;
+    const auto of_targets = std::as_const(part).span<float>();
+    const size_t first = top->size();
+    append_most_probable(whole, num_top, model.config().counted_vocab_size(), *top);
+    for (size_t i = first; i < top->size(); ++i) {
+      const size_t position = (i - first) / static_cast<size_t>(num_top);
+      if ((*top)[i].token == targets[position]) (*top)[i].log_probability = of_targets[position];
+    }
   }
   return draws(model) ? result : Tensor();
 }

@@ -83,8 +83,12 @@ DrawnTokens drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> dr
 
 // Log-probabilities of ids [b, n] at the first n positions of hidden [s, b, h]: [n, b] fp32 on the
 // host of the rank that draws, a chunk of positions at a time. Undefined on the other ranks.
+//
+// num_top > 0: appends to `top`, on that rank, as many of the most probable tokens for each of the
+// n * b; where an id is among them, it has the same log-probability in both. REQUIRES: b is 1.
 Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidden,
-                                const Tensor& ids);
+                                const Tensor& ids, int64_t num_top = 0,
+                                std::vector<kernels::TokenLogProbability>* top = nullptr);
 
 // Throws ConfigError naming the first id that is not in a vocabulary.
 void check_ids(std::span<const int32_t> ids, int64_t vocab_size);

@@ -28,11 +28,16 @@ struct Request {
   // Behind the first token the second one is never drawn.
   std::optional<std::pair<int32_t, int32_t>> never_after = {};
 
-  // Of tokens 1 .. n - 1 given those before, from the raw logits.
+  // Of each token given those before, from the raw logits: of the new ones and, if `scores_prompt`,
+  // of the prompt's but the first.
   bool return_log_probabilities = false;
-  int64_t num_top = 0;  // so many of the most probable tokens with each new one
+  bool scores_prompt = true;
+  int64_t num_top = 0;  // with each of these tokens, so many of the most probable ones
 
   std::optional<BeamOptions> beams = {};  // beam search instead of draws
+
+  // Log-probabilities of the prompt are asked for. They cost the logits of every position.
+  bool wants_prompt() const { return return_log_probabilities && scores_prompt; }
 };
 
 using RequestId = int64_t;
@@ -52,8 +57,9 @@ struct TokenProbability {
 // What a step of the engine did for a request.
 struct RequestProgress {
   RequestId id = 0;
-  // Of further tokens of the prompt, if they were asked for.
+  // Of further tokens of the prompt, if they were asked for, and num_top tokens for each of them.
   std::vector<double> prompt_log_probabilities = {};
+  std::vector<TokenProbability> prompt_top = {};
   std::optional<int32_t> token = {};  // the one drawn
   double log_probability = 0;         // of it, if asked for
   std::vector<TokenProbability> top = {};

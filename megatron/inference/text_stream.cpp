@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "megatron/tokenizers/unicode.h"
+
 namespace megatron {
 namespace {
 
@@ -25,11 +27,27 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> befo
 }
 
 std::string TextStream::push(int32_t token) {
+  last_bytes_ = tokenizer_.token_bytes(token);
+  last_begin_ = num_certain_ + begin_of(last_bytes_);
+  const bool is_first = pending_.empty();
+  pending_ += last_bytes_;
   tokens_.push_back(token);
-  return released(new_text(false), false);
+  const std::string fresh = new_text(false);
+  // The beginning of a text, and the neighbours of a token, may be written in another way.
+  if (is_first && pending_.empty()) last_bytes_ = fresh;
+  return released(fresh, false);
 }
 
 std::string TextStream::finish() { return released(new_text(true), true); }
+
+// Characters of the pending bytes before those of the next token.
+int64_t TextStream::begin_of(std::string_view token_bytes) const {
+  if (pending_.empty()) return 0;
+  const auto count = [](std::string_view bytes) { return num_characters(with_valid_utf8(bytes)); };
+  const int64_t before = count(pending_);
+  const bool goes_on = count(pending_ + std::string(token_bytes)) < before + count(token_bytes);
+  return goes_on ? before - 1 : before;
+}
 
 // The text of the tokens that have not been given out, or nothing yet.
 std::string TextStream::new_text(bool is_last) {
@@ -43,6 +61,8 @@ std::string TextStream::new_text(bool is_last) {
   std::string fresh(differs.second, text.end());
   first_ = given_;
   given_ = tokens_.size();
+  pending_.clear();
+  num_certain_ += num_characters(fresh);
   return fresh;
 }
 
@@ -53,7 +73,9 @@ std::string TextStream::released(const std::string& text, bool is_last) {
   for (const std::string& stop : stop_strings_) end = std::min(end, held_.find(stop));
   if (end != std::string::npos) {
     is_stopped_ = true;
-    return held_.substr(0, end);
+    held_.resize(end);
+    num_given_ += num_characters(held_);
+    return std::exchange(held_, {});
   }
   size_t kept = 0;  // the longest end of the text that begins a stop string
   for (const std::string& stop : stop_strings_) {
@@ -64,6 +86,7 @@ std::string TextStream::released(const std::string& text, bool is_last) {
   if (is_last) kept = 0;
   std::string given = held_.substr(0, held_.size() - kept);
   held_.erase(0, given.size());
+  num_given_ += num_characters(given);
   return given;
 }
 

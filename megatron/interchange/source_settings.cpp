@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -13,6 +15,8 @@
 
 namespace megatron {
 namespace {
+
+constexpr const char* kEndTokens = "eos_token_id";
 
 // The config with every setting that has no effect at its default.
 TransformerConfig canonical(TransformerConfig config) {
@@ -98,11 +102,40 @@ ArgMap settings_of(const HfModel& model) {
     if (id) map[name] = *id;
   };
   store("bos_token_id", model.bos_token_id);
-  store("eos_token_id", model.eos_token_id);
+  set_end_tokens(map, model.eos_token_ids);
   store("pad_token_id", model.pad_token_id);
   store("decoder_start_token_id", model.decoder_start_token_id);
   map["orig_vocab_size"] = model.vocab_size;  // transformers' converter reads it
   return map;
+}
+
+std::vector<int64_t> end_tokens_of(const ArgMap& settings) {
+  const auto found = settings.find(kEndTokens);
+  if (found == settings.end()) return {};
+  if (const auto* id = std::get_if<int64_t>(&found->second)) return {*id};
+  const auto* ids = std::get_if<std::vector<int64_t>>(&found->second);
+  return ids != nullptr ? *ids : std::vector<int64_t>();
+}
+
+void set_end_tokens(ArgMap& settings, std::vector<int64_t> ids) {
+  if (ids.empty()) {
+    settings.erase(kEndTokens);
+  } else if (ids.size() == 1) {
+    settings[kEndTokens] = ids.front();
+  } else {
+    settings[kEndTokens] = std::move(ids);
+  }
+}
+
+void keep_special_ids(ArgMap& settings, const ArgMap& source, std::optional<int64_t> end) {
+  for (const auto& [name, id] : source) {
+    if (name.ends_with("_token_id")) settings[name] = id;
+  }
+  std::vector<int64_t> ends = end_tokens_of(settings);
+  const bool is_new = end && std::ranges::find(ends, *end) == ends.end();
+  if (ends.empty() || !is_new) return;
+  ends.push_back(*end);
+  set_end_tokens(settings, std::move(ends));
 }
 
 void take_architecture(TrainingArgs& args, const CheckpointSource& source) {
@@ -118,7 +151,28 @@ void take_architecture(TrainingArgs& args, const CheckpointSource& source) {
     const TransformerConfig& c = args.transformer;
     if (c.seq_length > 0 || c.encoder_seq_length > 0) stored.erase("seq_length");
   }
+  for (const std::string& replaced : replaced_flags(args, stored)) {
+    args.warnings.push_back(replaced + "; --use-checkpoint-args takes the former");
+  }
   use_checkpoint_args(args, stored);
+}
+
+std::vector<std::string> replaced_flags(const TrainingArgs& args, const ArgMap& stored) {
+  const auto settings_with = [&](TrainingArgs start) {
+    use_checkpoint_args(start, stored, GivenSetting::kCommandLine);
+    std::vector<std::string> ignored;  // problems of the run, which it reports itself
+    return settings_of(canonical(resolved(std::move(start), 1, ignored).transformer));
+  };
+  TrainingArgs nothing_given;
+  nothing_given.transformer.kind = args.transformer.kind;
+  std::vector<std::string> found;
+  for (const Difference& setting :
+       differences(settings_with(nothing_given), settings_with(args), if_architecture)) {
+    if (setting.flag.taken_from_checkpoint != FromCheckpoint::kAlways) continue;
+    found.push_back(fmt::format("{} is {} in the checkpoint, but {} on the command line",
+                                name_of(setting.flag), setting.saved, setting.now));
+  }
+  return found;
 }
 
 std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& now) {
@@ -184,6 +238,7 @@ TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& co
   args.data.retro_workdir.clear();  // of the training, which may be gone
   args.data.retro_project_dir.clear();
   args.parallel = {};  // it is looked at by one rank, however many saved it
+  args.parallel.use_distributed_optimizer = args.optimizer.use_precision_aware_optimizer;
   // Derived settings are among the stored ones, so only what resolving asks for counts as given.
   args.given = {"lr"};
   std::vector<std::string> problems;

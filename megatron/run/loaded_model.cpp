@@ -111,6 +111,21 @@ int32_t LoadedModel::required_decoder_start() const {
 
 namespace {
 
+// Of the ranks' parts of each copy of the model together, and of what a tensor-parallel rank has
+// whole.
+void expect_hashes_of(const Module& model, const CheckpointContents& contents,
+                      const ParallelContext& parallel) {
+  CheckpointState parts;
+  parts.model = chunks_to_save(model, parallel.tensor.rank());
+  expect_stored_hashes(contents, parts, parallel.model);
+  if (parallel.tensor.rank() == 0) return;
+  parts.model = chunks_of(model);
+  std::erase_if(parts.model, [](const CheckpointTensor& tensor) {
+    return !(tensor.data.shape() == tensor.whole);
+  });
+  expect_stored_hashes(contents, parts, {});
+}
+
 // This rank's part of a model, with its weights.
 template <class Model, class Chunk, class... More>
 std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chunk, bool is_part,
@@ -126,29 +141,40 @@ std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chun
   }
   load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
   state.model.clear();  // it shares the weights
+  expect_hashes_of(model, contents, site.parallel);
   round_weights(model, weights, site.stream->get());
   return made;
 }
 
-// Where the decoder of a T5 begins and ends: as its files say, or as training on the tokenizer's
-// texts has it (models/t5/t5_task.h); the published models begin with padding.
-void set_decoder_ends(LoadedModel& t5, const HfModel* hf, const ArgMap& args) {
-  const auto known = [&](std::optional<int64_t> of_hf, const char* name,
-                         std::initializer_list<SpecialToken> tokens) -> std::optional<int32_t> {
-    if (of_hf) return static_cast<int32_t>(*of_hf);
-    if (const auto stored = args.find(name); stored != args.end()) {
-      if (const auto* id = std::get_if<int64_t>(&stored->second)) return static_cast<int32_t>(*id);
-    }
-    for (const SpecialToken token : tokens) {
-      const auto id = t5.tokenizer == nullptr ? std::nullopt : t5.tokenizer->special_id(token);
-      if (id) return id;
-    }
-    return std::nullopt;
-  };
-  t5.decoder_start = known(hf != nullptr ? hf->decoder_start_token_id : std::nullopt,
-                           "decoder_start_token_id", {SpecialToken::kBos, SpecialToken::kPad});
-  t5.decoder_end =
-      known(hf != nullptr ? hf->eos_token_id : std::nullopt, "eos_token_id", {SpecialToken::kEos});
+std::optional<int32_t> first_special(const Tokenizer* tokenizer,
+                                     std::initializer_list<SpecialToken> tokens) {
+  for (const SpecialToken token : tokens) {
+    const auto id = tokenizer == nullptr ? std::nullopt : tokenizer->special_id(token);
+    if (id) return id;
+  }
+  return std::nullopt;
+}
+
+// Where texts end, and where the decoder of a T5 begins: as the model's files say, or as training
+// on the tokenizer's texts has it (models/t5/t5_task.h); the published T5s begin with padding.
+// `settings` are those of the source.
+void set_ends(LoadedModel& model, const ArgMap& settings) {
+  const bool is_t5 = model.kind == ModelKind::kT5;
+  for (const int64_t id : end_tokens_of(settings)) {
+    const bool can_come = id >= 0 && id < model.vocab_size;
+    if (can_come) model.end_tokens.push_back(static_cast<int32_t>(id));
+  }
+  if (model.end_tokens.empty()) {
+    const auto end =
+        first_special(model.tokenizer.get(), {is_t5 ? SpecialToken::kEos : SpecialToken::kEod});
+    if (end) model.end_tokens = {*end};
+  }
+  if (!is_t5) return;
+  const auto start = settings.find("decoder_start_token_id");
+  const auto* id = start != settings.end() ? std::get_if<int64_t>(&start->second) : nullptr;
+  model.decoder_start = id != nullptr ? std::optional(static_cast<int32_t>(*id))
+                                      : first_special(model.tokenizer.get(),
+                                                      {SpecialToken::kBos, SpecialToken::kPad});
 }
 
 void use_neighbors_of(const ModelChoice& choice, RetroConfig& retro) {
@@ -239,8 +265,8 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
   config = for_inference(config, choice.weights);
+  if (config.kind != ModelKind::kBert) set_ends(result, source.args());
   if (config.kind == ModelKind::kT5) {
-    set_decoder_ends(result, source.hf(), contents.args);
     const T5Chunk chunk = t5_chunk(parallel, config, stage);
     result.t5 = loaded<T5Model>(config, chunk, !chunk.is_whole(), choice.weights, result, contents);
     return result;

@@ -56,9 +56,11 @@ struct LoadedModel {
   // Of a BERT with a classification head, in place of the heads for words; else empty.
   std::vector<std::string> class_names = {};
   bool has_marks = false;  // of such a BERT: each class is right or wrong by itself
-  // On rank 0, of a T5: the tokens with which its decoder begins and ends, if they are known.
+  // On rank 0, of a GPT and of a T5's decoder: each of these tokens ends a text. Those that the
+  // model's files name (eos_token_id), or else the tokenizer's; empty if neither is known.
+  std::vector<int32_t> end_tokens = {};
+  // On rank 0, of a T5: the token with which its decoder begins, if it is known.
   std::optional<int32_t> decoder_start = {};
-  std::optional<int32_t> decoder_end = {};
 
   // Throws ConfigError saying which flags give a tokenizer if there is none.
   const Tokenizer& required_tokenizer() const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,10 +16,13 @@ struct ChatMessage {
 // "plain", "chatml", "llama2", "llama3", "zephyr": the templates that chat_prompt() knows.
 std::vector<std::string> known_chat_templates();
 
-// The template of a Hugging Face folder, recognized by the marks of roles in chat_template of its
-// tokenizer_config.json; "plain" if it has none. Throws ConfigError with the known ones for a
-// template with other marks.
-std::string chat_template_of(const std::filesystem::path& folder);
+// The template of a tokenizer's folder, recognized by the marks of roles in the text of Hugging
+// Face's template; nothing if the folder has none. Looked for where transformers writes it: in
+// chat_template.jinja; as "default" in the list chat_template of tokenizer_config.json or in
+// additional_chat_templates/; as the text chat_template of tokenizer_config.json. Throws
+// ConfigError, naming the file and the known templates, for a text with other marks, and for
+// named templates without a default.
+std::optional<std::string> chat_template_of(const std::filesystem::path& folder);
 
 // The text that asks a model for the assistant's next message. `name` is a known template. Throws
 // ConfigError for an unknown role.

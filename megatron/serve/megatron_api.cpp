@@ -68,8 +68,8 @@ void set_stops(Request& request, const ServedModel& model, const Fields& fields)
     } else if (newline) {
       request.stop_sequences.push_back({*newline});
     }
-  } else if (model.eod()) {
-    request.stop_tokens = {*model.eod()};
+  } else {
+    request.stop_tokens = model.end_tokens;
   }
   const std::vector<int32_t> colon = model.tokenizer.encode(":");
   if (fields.prevent_newline_after_colon && !colon.empty() && newline) {
@@ -146,8 +146,8 @@ std::vector<Request> requests_of(ServedModel& model, const Fields& fields) {
       request.stop_sequences.clear();
       if (fields.stop_token) {
         request.stop_tokens = {*fields.stop_token};
-      } else if (model.eod()) {
-        request.stop_tokens = {*model.eod()};
+      } else {
+        request.stop_tokens = model.end_tokens;
       }
     }
     requests.push_back(std::move(request));

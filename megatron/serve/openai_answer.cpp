@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "megatron/device/philox.h"
+#include "megatron/tokenizers/unicode.h"
 
 namespace megatron::serve {
 namespace {
@@ -34,11 +35,6 @@ ordered_json bytes_of(const std::string& text) {
   return bytes;
 }
 
-size_t num_characters(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 ordered_json optional_json(const std::optional<double>& value) {
   return value ? ordered_json(*value) : ordered_json();
 }
@@ -50,22 +46,36 @@ CompletionAnswer::CompletionAnswer(const ServedModel& model, const Completion& c
   for (size_t prompt = 0; prompt < completion.prompts.size(); ++prompt) {
     std::span<const int32_t> before;
     if (completion.continues_prompts()) before = completion.prompts[prompt];
+    if (completion.echo && completion.logprobs) place_prompt(prompt);
     for (int64_t i = 0; i < completion.n; ++i) {
       choices_.push_back({TextStream(model.tokenizer, before, completion.stop_strings)});
       Choice& choice = choices_.back();
       if (!completion.echo) continue;
       choice.text = completion.prompt_texts[prompt];
-      // The first token has no probability; the others come with the first event.
-      if (completion.logprobs) {
-        choice.token_logprobs.push_back(
-            token_entry(choice, completion.prompts[prompt].front(), {}, {}));
-      }
+      // The first token has no probability; the others come with the first events.
+      if (!completion.logprobs) continue;
+      choice.entries.push_back({token_entry(prompts_[prompt].front(), {}, {})});
+      choice.num_given = 1;
     }
   }
 }
 
-const std::vector<int32_t>& CompletionAnswer::prompt_of(size_t index) const {
-  return completion_.prompts[index / static_cast<size_t>(completion_.n)];
+// Finds the tokens of a prompt in its text, which may lack what the tokenizer puts before a text.
+void CompletionAnswer::place_prompt(size_t prompt) {
+  const int64_t length = num_characters(completion_.prompt_texts[prompt]);
+  std::vector<Place>& places = prompts_.emplace_back();
+  TextStream stream(model_.tokenizer, {});
+  std::string text;
+  for (const int32_t token : completion_.prompts[prompt]) {
+    text += stream.push(token);
+    places.push_back({token, stream.last_begin(), stream.last_bytes()});
+  }
+  text += stream.finish();
+  const bool has_more_before = text.ends_with(completion_.prompt_texts[prompt]);
+  const int64_t more = has_more_before ? num_characters(text) - length : 0;
+  for (Place& place : places) {
+    place.offset = std::clamp<int64_t>(place.offset - more, 0, length);
+  }
 }
 
 size_t CompletionAnswer::num_open() const {
@@ -74,74 +84,115 @@ size_t CompletionAnswer::num_open() const {
   return count;
 }
 
-// What the interface tells of a token: for chats an object, else a list of the four columns.
-ordered_json CompletionAnswer::token_entry(Choice& choice, int32_t token,
+ordered_json CompletionAnswer::token_entry(const Place& place,
                                            std::optional<double> log_probability,
-                                           const std::vector<TokenProbability>& top) const {
-  const auto text_of = [&](int32_t id) { return model_.tokenizer.decode({&id, 1}); };
-  const std::string text = text_of(token);
-  const size_t offset = choice.num_offset;
-  choice.num_offset += num_characters(text);
+                                           std::span<const TokenProbability> top) const {
+  const auto bytes_of_token = [&](int32_t token) {
+    return token == place.token && place.bytes ? *place.bytes : model_.tokenizer.token_bytes(token);
+  };
+  const auto text_of = [&](int32_t token) { return with_valid_utf8(bytes_of_token(token)); };
   if (completion_.is_chat) {
-    const auto entry = [&](const std::string& token_text, const std::optional<double>& value) {
-      return ordered_json{{"token", token_text},
+    const auto entry = [&](int32_t token, const std::optional<double>& value, bool has_bytes) {
+      return ordered_json{{"token", text_of(token)},
                           {"logprob", optional_json(value)},
-                          {"bytes", bytes_of(token_text)}};
+                          {"bytes", has_bytes ? bytes_of(bytes_of_token(token)) : ordered_json()}};
     };
-    ordered_json object = entry(text, log_probability);
+    ordered_json object = entry(place.token, log_probability, place.bytes.has_value());
     object["top_logprobs"] = ordered_json::array();
     for (const TokenProbability& one : top) {
-      object["top_logprobs"].push_back(entry(text_of(one.token), one.log_probability));
+      const bool is_end = one.token == place.token && !place.bytes;
+      object["top_logprobs"].push_back(entry(one.token, one.log_probability, !is_end));
     }
     return object;
   }
-  ordered_json columns = {text, optional_json(log_probability), ordered_json(), offset};
+  const std::string text = text_of(place.token);
+  ordered_json columns = {text, optional_json(log_probability), ordered_json(), place.offset};
   if (!top.empty()) {
-    columns[2] = ordered_json::object();
-    for (const TokenProbability& one : top) columns[2][text_of(one.token)] = one.log_probability;
-    columns[2][text] = optional_json(log_probability);
+    // Parts of characters have the same text: the most probable one keeps its place.
+    ordered_json& by_text = columns[2] = ordered_json::object();
+    for (const TokenProbability& one : top)
+      by_text.emplace(text_of(one.token), one.log_probability);
+    by_text.emplace(text, optional_json(log_probability));
   }
   return columns;
 }
 
-ordered_json CompletionAnswer::logprobs_of(const std::vector<ordered_json>& entries) const {
+ordered_json CompletionAnswer::logprobs_of(std::span<const Entry> entries) const {
   if (!completion_.logprobs) return {};
-  if (completion_.is_chat) return {{"content", entries}};
+  if (completion_.is_chat) {
+    ordered_json content = ordered_json::array();
+    for (const Entry& entry : entries) content.push_back(entry.value);
+    return {{"content", content}};
+  }
   ordered_json columns = {{"tokens", ordered_json::array()},
                           {"token_logprobs", ordered_json::array()},
                           {"top_logprobs", ordered_json::array()},
                           {"text_offset", ordered_json::array()}};
-  for (const ordered_json& entry : entries) {
-    columns["tokens"].push_back(entry[0]);
-    columns["token_logprobs"].push_back(entry[1]);
-    columns["top_logprobs"].push_back(entry[2]);
-    columns["text_offset"].push_back(entry[3]);
+  for (const Entry& entry : entries) {
+    columns["tokens"].push_back(entry.value[0]);
+    columns["token_logprobs"].push_back(entry.value[1]);
+    columns["top_logprobs"].push_back(entry.value[2]);
+    columns["text_offset"].push_back(entry.value[3]);
   }
   return columns;
+}
+
+void CompletionAnswer::take_prompt(Choice& choice, size_t prompt,
+                                   const RequestProgress& progress) const {
+  if (!completion_.echo || !completion_.logprobs) return;
+  const std::span<const TokenProbability> top = progress.prompt_top;
+  const std::vector<double>& values = progress.prompt_log_probabilities;
+  const size_t num_top = values.empty() ? 0 : top.size() / values.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Place& place = prompts_[prompt][choice.next_forced++];
+    choice.entries.push_back({token_entry(place, values[i], top.subspan(i * num_top, num_top))});
+  }
+}
+
+// The text that has become certain.
+std::string CompletionAnswer::take_token(Choice& choice, size_t prompt,
+                                         const RequestProgress& progress) const {
+  ++choice.num_tokens;
+  // A stop token says that the text ends, and is no part of it.
+  const bool is_end = progress.finish == Finish::kStop;
+  std::string fresh;
+  if (is_end) {
+    fresh = choice.stream.finish();
+  } else {
+    fresh = choice.stream.push(*progress.token);
+  }
+  if (!completion_.logprobs) return fresh;
+  Place place = {*progress.token, is_end ? choice.stream.num_given() : choice.stream.last_begin()};
+  if (!is_end) place.bytes = choice.stream.last_bytes();
+  const int64_t begin = place.offset;
+  if (completion_.echo) place.offset += num_characters(completion_.prompt_texts[prompt]);
+  choice.entries.push_back({token_entry(place, progress.log_probability, progress.top), begin});
+  return fresh;
+}
+
+// The entries of tokens whose text has been given out since the last call. The others wait for
+// theirs; where the text ends before it, they are dropped.
+std::span<const CompletionAnswer::Entry> CompletionAnswer::ready_entries(Choice& choice) const {
+  const TextStream& stream = choice.stream;
+  const auto has_text = [&](const Entry& entry) { return entry.begin < stream.num_given(); };
+  std::vector<Entry>& all = choice.entries;
+  size_t end = all.size();
+  if (stream.is_stopped() || !stream.has_given_all()) {
+    while (end > choice.num_given && !has_text(all[end - 1])) --end;
+  }
+  if (stream.is_stopped()) all.resize(end);
+  const size_t begin = std::exchange(choice.num_given, end);
+  return std::span(all).subspan(begin, end - begin);
 }
 
 std::optional<ordered_json> CompletionAnswer::take(const Event& event) {
   Choice& choice = choices_[event.index];
   if (choice.is_over) return {};
   const RequestProgress& progress = event.progress;
-  const size_t first_entry = choice.token_logprobs.size();
-  if (completion_.echo && completion_.logprobs) {
-    for (const double value : progress.prompt_log_probabilities) {
-      const int32_t token = prompt_of(event.index)[choice.token_logprobs.size()];
-      choice.token_logprobs.push_back(token_entry(choice, token, value, {}));
-    }
-  }
+  const size_t prompt = prompt_of(event.index);
+  take_prompt(choice, prompt, progress);
   std::string fresh;
-  if (progress.token) {
-    ++choice.num_tokens;
-    const bool is_stop_token =
-        progress.finish == Finish::kStop;  // says that the text ends, and is no part of it
-    if (!is_stop_token) fresh = choice.stream.push(*progress.token);
-    if (completion_.logprobs) {
-      choice.token_logprobs.push_back(
-          token_entry(choice, *progress.token, progress.log_probability, progress.top));
-    }
-  }
+  if (progress.token) fresh = take_token(choice, prompt, progress);
   if (choice.stream.is_stopped()) {
     choice.finish_reason = "stop";
   } else if (progress.finish != Finish::kNone) {
@@ -151,9 +202,7 @@ std::optional<ordered_json> CompletionAnswer::take(const Event& event) {
   }
   choice.is_over = !choice.finish_reason.empty();
   choice.text += fresh;
-  const std::vector<ordered_json> entries(
-      choice.token_logprobs.begin() + static_cast<std::ptrdiff_t>(first_entry),
-      choice.token_logprobs.end());
+  const std::span<const Entry> entries = ready_entries(choice);
   if (fresh.empty() && entries.empty() && !choice.is_over) return {};
 
   ordered_json chunk = head(true);
@@ -188,7 +237,7 @@ std::vector<ordered_json> CompletionAnswer::first_chunks() const {
       part["text"] = choices_[index].text;
     }
     part["logprobs"] = completion_.logprobs && completion_.echo
-                           ? logprobs_of(choices_[index].token_logprobs)
+                           ? logprobs_of(choices_[index].entries)
                            : ordered_json();
     part["finish_reason"] = nullptr;
     chunks.push_back(head(true));
@@ -226,7 +275,7 @@ ordered_json CompletionAnswer::whole() const {
     } else {
       part["text"] = choice.text;
     }
-    part["logprobs"] = logprobs_of(choice.token_logprobs);
+    part["logprobs"] = logprobs_of(choice.entries);
     part["finish_reason"] = choice.finish_reason;
     answer["choices"].push_back(part);
   }

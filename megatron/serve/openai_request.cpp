@@ -76,8 +76,7 @@ bool are_ids(const json& list) {
 
 void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
   std::vector<int32_t> ids = model.tokenizer.encode(text);
-  // As at the beginning of a document; the encoder of a T5 reads the end of a text.
-  if (ids.empty() && model.end_token()) ids = {*model.end_token()};
+  if (ids.empty() && model.empty_prompt()) ids = {*model.empty_prompt()};
   completion.prompts.push_back(std::move(ids));
   completion.prompt_texts.push_back(text);
 }
@@ -208,8 +207,9 @@ void take_stops(const ServedModel& model, const json& request, Completion& compl
     if (!ids->is_array() || !are_ids(*ids)) refuse("stop_token_ids", "must be a list of token ids");
     completion.base.stop_tokens = ids->get<std::vector<int32_t>>();
   }
-  if (!bool_of(request, "ignore_eos") && model.end_token()) {
-    completion.base.stop_tokens.push_back(*model.end_token());
+  if (!bool_of(request, "ignore_eos")) {
+    std::vector<int32_t>& stops = completion.base.stop_tokens;
+    stops.insert(stops.end(), model.end_tokens.begin(), model.end_tokens.end());
   }
 }
 
@@ -338,6 +338,7 @@ std::vector<Request> requests_of(const Completion& completion) {
       requests.push_back(completion.base);
       (completion.continues_prompts() ? requests.back().prompt : requests.back().text) = prompt;
       requests.back().row = static_cast<int64_t>(requests.size()) - 1;
+  completion.base.scores_prompt = completion.echo;
     }
   }
   return requests;

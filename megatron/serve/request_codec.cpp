@@ -26,6 +26,7 @@ json encoded(const Request& request) {
                 {"stop_sequences", request.stop_sequences},
                 {"min_new_tokens", request.min_new_tokens},
                 {"return_log_probabilities", request.return_log_probabilities},
+                {"scores_prompt", request.scores_prompt},
                 {"num_top", request.num_top}};
   if (request.never_after) value["never_after"] = *request.never_after;
   if (request.beams) {
@@ -59,6 +60,7 @@ Request decoded(const json& value) {
   take("stop_sequences", request.stop_sequences);
   take("min_new_tokens", request.min_new_tokens);
   take("return_log_probabilities", request.return_log_probabilities);
+  take("scores_prompt", request.scores_prompt);
   take("num_top", request.num_top);
   if (value.contains("never_after")) {
     request.never_after = value.at("never_after").get<std::pair<int32_t, int32_t>>();

@@ -28,15 +28,19 @@ struct ServedModel {
   bool pads_beams = false;                    // /api: texts of beams end as Megatron-LM's
   uint64_t seed = 1234;                       // of requests without one, with their ordinal
   std::atomic<uint64_t> num_unseeded = 0;
-  // Of a T5, whose encoder reads the prompts: the tokens with which its decoder begins and, if that
-  // is known, ends.
+  std::vector<int32_t> end_tokens = {};  // each of them ends a text
+  // Of a T5, whose encoder reads the prompts: the token with which its decoder begins.
   std::optional<int32_t> decoder_start = {};
-  std::optional<int32_t> decoder_end = {};
 
   bool has_encoder() const { return decoder_start.has_value(); }
-  // The token that ends a text of the model.
-  std::optional<int32_t> end_token() const { return has_encoder() ? decoder_end : eod(); }
+  // The token between two documents of the training.
   std::optional<int32_t> eod() const { return tokenizer.special_id(SpecialToken::kEod); }
+  // What stands for a prompt without tokens: the beginning of a document, or, as the encoder of a T5
+  // reads it, the end of a text. Nothing if it is not known.
+  std::optional<int32_t> empty_prompt() const {
+    const auto end = end_tokens.empty() ? std::nullopt : std::optional(end_tokens.front());
+    return has_encoder() || !eod() ? end : eod();
+  }
   uint64_t next_seed();
 };
 

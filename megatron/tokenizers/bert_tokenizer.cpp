@@ -232,6 +232,11 @@ std::string BertTokenizer::decode(std::span<const int32_t> ids) const {
   return without_extra_blanks(std::string(stripped(text)));
 }
 
+std::string BertTokenizer::token_bytes(int32_t id) const {
+  const std::string text = piece(id);
+  return text.starts_with("##") ? text.substr(2) : without_extra_blanks(" " + text);
+}
+
 std::optional<int32_t> BertTokenizer::special_id(SpecialToken token) const {
   switch (token) {
     case SpecialToken::kCls:

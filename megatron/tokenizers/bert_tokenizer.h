@@ -28,6 +28,7 @@ class BertTokenizer final : public Tokenizer {
   std::unique_ptr<Encoder> make_encoder() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  std::string token_bytes(int32_t id) const override;
   std::string piece(int32_t id) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(ids_.size()); }

@@ -16,6 +16,7 @@ class NullTokenizer final : public Tokenizer {
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  std::string token_bytes(int32_t id) const override { return " " + piece(id); }
   std::string piece(int32_t id) const override { return std::to_string(id); }
   std::optional<int32_t> id_of(std::string_view piece) const override;
   int64_t vocab_size() const override { return num_ids_ + 1; }

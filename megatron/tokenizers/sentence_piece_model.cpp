@@ -9,6 +9,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/sentence_piece_settings.h"
+#include "megatron/tokenizers/text_rules.h"
 
 namespace megatron {
 namespace {
@@ -114,6 +115,16 @@ std::string SentencePieceModel::decode(const std::vector<int32_t>& ids) const {
 }
 
 const std::string& SentencePieceModel::piece(int32_t id) const { return processor_->IdToPiece(id); }
+
+std::string SentencePieceModel::bytes_of(int32_t id) const {
+  if (processor_->IsByte(id)) {  // <0x0A>
+    return {static_cast<char>(std::stoi(piece(id).substr(3, 2), nullptr, 16))};
+  }
+  if (processor_->IsControl(id) || processor_->IsUnknown(id)) return decode({id});
+  std::string text = piece(id);
+  replace_all(text, kBlankMark, " ");
+  return text;
+}
 
 std::optional<int32_t> SentencePieceModel::id_of(std::string_view piece) const {
   const int32_t id = processor_->PieceToId(piece);

@@ -45,6 +45,8 @@ class SentencePieceModel {
   // REQUIRES: ids are in [0, num_pieces()).
   std::string decode(const std::vector<int32_t>& ids) const;
   const std::string& piece(int32_t id) const;
+  // The bytes that a piece adds to a text that has begun.
+  std::string bytes_of(int32_t id) const;
   std::optional<int32_t> id_of(std::string_view piece) const;
 
   // Nothing if the model was made without the token.

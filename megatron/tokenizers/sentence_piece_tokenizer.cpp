@@ -147,6 +147,13 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> ids) const {
   return text + model_.decode(part);
 }
 
+std::string SentencePieceTokenizer::token_bytes(int32_t id) const {
+  const auto special = special_texts_.find(id);
+  if (special != special_texts_.end()) return " " + special->second + " ";
+  piece(id);  // refuses an unknown id
+  return model_.bytes_of(id);
+}
+
 std::string SentencePieceTokenizer::piece(int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
     throw FormatError(fmt::format("{}: no piece has id {}; ids go from 0 to {}", model_.file(), id,

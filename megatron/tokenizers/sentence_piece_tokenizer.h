@@ -31,6 +31,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  std::string token_bytes(int32_t id) const override;
   std::string piece(int32_t id) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override;
   int64_t vocab_size() const override;

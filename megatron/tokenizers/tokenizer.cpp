@@ -150,6 +150,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
+std::string Tokenizer::token_bytes(int32_t id) const { return decode({&id, 1}); }
+
 int32_t Tokenizer::required_id(SpecialToken token) const {
   const std::optional<int32_t> id = special_id(token);
   if (!id) {

@@ -44,6 +44,9 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text) const;
   // The text of ids; bytes that are no UTF-8 become U+FFFD. Throws FormatError on an unknown id.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  // The bytes that an id adds to a text that has begun: " the", or a part of a character. Empty if
+  // it has none. By default decode() of the id alone.
+  virtual std::string token_bytes(int32_t id) const;
   // An id as the vocabulary writes it: "##ing", "<extra_id_0>". Throws FormatError on an unknown
   // id.
   virtual std::string piece(int32_t id) const = 0;

@@ -106,6 +106,11 @@ std::string with_valid_utf8(std::string_view text) {
   return valid;
 }
 
+int64_t num_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char byte) { return (static_cast<uint8_t>(byte) & 0xC0u) != 0x80u; });
+}
+
 CharClasses::CharClasses() {
   std::map<std::array<CharClass, 256>, uint16_t> known;
   for (char32_t block = 0; block < blocks_.size(); ++block) {

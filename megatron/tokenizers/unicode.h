@@ -28,6 +28,8 @@ char* write_utf8(char* to, char32_t value);
 void append_utf8(std::string& text, char32_t value);
 // The text with each maximal invalid subpart replaced by one U+FFFD, as Python's errors="replace".
 std::string with_valid_utf8(std::string_view text);
+// Code points of valid UTF-8.
+int64_t num_characters(std::string_view text);
 
 // What the byte-level pre-tokenizers distinguish.
 enum class CharClass : uint8_t {

@@ -2,15 +2,9 @@
 
 #include <algorithm>
 
+#include "megatron/tokenizers/unicode.h"
+
 namespace megatron {
-namespace {
-
-int64_t num_characters(std::string_view word) {
-  return std::count_if(word.begin(), word.end(),
-                       [](char byte) { return (static_cast<uint8_t>(byte) & 0xC0u) != 0x80u; });
-}
-
-}  // namespace
 
 void WordPiece::add_piece(std::string_view piece, int32_t id) {
   first_.insert(piece, id);

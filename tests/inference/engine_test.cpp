@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/stream.h"
@@ -311,6 +312,76 @@ TEST_P(EngineTest, LogProbabilitiesAreThoseOfTheScore) {
         EXPECT_NEAR(values[k], want.log_probabilities[k], 1e-5) << id << ", " << k;
       }
     }
+  }
+}
+
+// Those of the logits, in steps of a few tokens; 30 of them are found on the host.
+TEST_P(EngineTest, MostProbableTokensOfThePrompt) {
+  for (const int64_t num_top : {3, 30}) {
+    Request request = request_of(kPrompts[0]);
+    request.max_new_tokens = 0;
+    request.return_log_probabilities = true;
+    request.num_top = num_top;
+    Engine engine({*model_}, {.max_step_tokens = 5});
+    engine.submit(request);
+    std::vector<double> own;
+    std::vector<TokenProbability> top;
+    while (engine.has_work()) {
+      for (const RequestProgress& progress : engine.step()) {
+        own.insert(own.end(), progress.prompt_log_probabilities.begin(),
+                   progress.prompt_log_probabilities.end());
+        top.insert(top.end(), progress.prompt_top.begin(), progress.prompt_top.end());
+      }
+    }
+    const auto width = static_cast<size_t>(num_top);
+    ASSERT_EQ(own.size(), kPrompts[0].size() - 1);
+    ASSERT_EQ(top.size(), own.size() * width);
+    const Tensor logits = next_token_logits({*model_}, kPrompts[0]);
+    for (size_t i = 0; i < own.size(); ++i) {
+      const Tensor row = logits.slice(static_cast<int64_t>(i), 1);
+      const auto values = std::as_const(row).span<float>().first(37);
+      const std::vector<int64_t> want = kernels::cpu::largest_logits(values, num_top);
+      const double sum = kernels::cpu::log_sum_exp(values);
+      for (size_t k = 0; k < width; ++k) {
+        const TokenProbability& one = top[i * width + k];
+        EXPECT_EQ(one.token, want[k]) << i << ", " << k;
+        EXPECT_NEAR(one.log_probability, values[static_cast<size_t>(want[k])] - sum, 1e-4);
+        const bool is_own = one.token == kPrompts[0][i + 1];
+        EXPECT_TRUE(!is_own || one.log_probability == own[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_P(EngineTest, APromptThatIsNotScoredMayBeReused) {
+  Engine engine({*model_}, {.page_tokens = 4});
+  Request request = request_of(kPrompts[0]);
+  request.return_log_probabilities = true;
+  request.scores_prompt = false;
+  for (int round = 0; round < 2; ++round) {
+    engine.submit(request);
+    while (engine.has_work()) {
+      for (const RequestProgress& progress : engine.step()) {
+        EXPECT_TRUE(progress.prompt_log_probabilities.empty());
+        EXPECT_LT(progress.log_probability, 0);
+      }
+    }
+  }
+  EXPECT_GT(engine.state().reused_tokens, 0);
+}
+
+// Plain texts may stop at any of a few tokens, and at any of many.
+TEST_P(EngineTest, EachOfSeveralStopTokensEndsAText) {
+  const Tokens all = alone(*model_, request_of(kPrompts[0]));
+  for (const Tokens& others : {Tokens{}, Tokens{30, 31, 32, 33, 34, 35}}) {
+    Request request = request_of(kPrompts[0]);
+    request.stop_tokens = {all[6], all[4]};
+    for (const int32_t other : others) {
+      const bool comes = std::ranges::find(all, other) != all.end();
+      if (!comes) request.stop_tokens.push_back(other);
+    }
+    const auto end = std::ranges::find_first_of(all, request.stop_tokens);
+    EXPECT_EQ(alone(*model_, request), Tokens(all.begin(), end + 1));
   }
 }
 

@@ -63,6 +63,46 @@ TEST(TextStreamTest, BrokenBytesComeAtTheEnd) {
   EXPECT_EQ(stream.finish(), tokenizer->decode(ids));
 }
 
+// A character of several tokens, then one whose bytes are broken off.
+TEST(TextStreamTest, TellsWhereEachTokenBegins) {
+  const auto tokenizer = bytes_tokenizer();
+  const auto ids = tokenizer->encode(
+      "b\xF0\x9F\x90\xB8 d\xF0\x9F"
+      "d!");
+  TextStream stream(*tokenizer, tokenizer->encode("Once upon"));
+  std::string text, bytes;
+  std::vector<int64_t> begins;
+  for (const int32_t id : ids) {
+    text += stream.push(id);
+    begins.push_back(stream.last_begin());
+    bytes += stream.last_bytes();
+  }
+  text += stream.finish();
+  EXPECT_EQ(bytes,
+            "b\xF0\x9F\x90\xB8 d\xF0\x9F"
+            "d!");
+  EXPECT_EQ(text,
+            "b\xF0\x9F\x90\xB8 d\xEF\xBF\xBD"
+            "d!");
+  ASSERT_EQ(ids.size(), 10u);
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 1, 1, 1, 1, 2, 4, 4, 5, 6}));
+  EXPECT_EQ(stream.num_given(), 7);
+  EXPECT_TRUE(stream.has_given_all());
+}
+
+TEST(TextStreamTest, CountsWhatIsGiven) {
+  const auto tokenizer = bytes_tokenizer();
+  TextStream stream(*tokenizer, {}, {"o!"});
+  EXPECT_EQ(stream.push(tokenizer->encode("o").front()), "");
+  EXPECT_EQ(stream.num_given(), 0);
+  EXPECT_FALSE(stream.has_given_all());
+  EXPECT_EQ(stream.push(tokenizer->encode("o").front()), "o");
+  EXPECT_EQ(stream.num_given(), 1);
+  EXPECT_EQ(stream.push(tokenizer->encode("!").front()), "");
+  EXPECT_TRUE(stream.is_stopped());
+  EXPECT_EQ(stream.num_given(), 1);
+}
+
 TEST(TextStreamTest, StopsBeforeAStopString) {
   const Streamed result = streamed(" one two three four", {"zzz", "two th"});
   EXPECT_TRUE(result.is_stopped);

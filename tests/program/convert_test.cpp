@@ -245,13 +245,20 @@ TEST_F(ConvertTest, HuggingFaceModelsComeWithTheirTokenizer) {
   // Those of a Hugging Face model survive other formats.
   fs::create_directories(path("tokenizer"));
   std::ofstream(path("tokenizer/tokenizer.json")) << "{}";
+  std::ofstream(path("tokenizer/chat_template.jinja")) << "{{ one }}";
+  fs::create_directories(path("tokenizer/additional_chat_templates"));
+  std::ofstream(path("tokenizer/additional_chat_templates/rag.jinja")) << "{{ two }}";
   expect_converted(convert(golden("hf/gpt2"), path("native"), {"--saver", "native"}));
   expect_converted(convert(path("native"), path("megatron")));
-  expect_converted(convert(path("megatron"), path("back"),
-                           {"--saver", "hf", "--tokenizer_name", path("tokenizer").string()}));
+  for (int round = 0; round < 2; ++round) {
+    expect_converted(convert(path("megatron"), path("back"),
+                             {"--saver", "hf", "--tokenizer_name", path("tokenizer").string()}));
+  }
   const auto back = nlohmann::json::parse(read_text(path("back/config.json")));
   EXPECT_EQ(back.at("eos_token_id"), 50256);
   EXPECT_TRUE(fs::exists(path("back/tokenizer.json")));
+  EXPECT_EQ(read_text(path("back/chat_template.jinja")), "{{ one }}");
+  EXPECT_EQ(read_text(path("back/additional_chat_templates/rag.jinja")), "{{ two }}");
 
   const Outcome without =
       convert(path("megatron"), path("without"),
@@ -261,6 +268,22 @@ TEST_F(ConvertTest, HuggingFaceModelsComeWithTheirTokenizer) {
   EXPECT_THAT(
       convert(path("megatron"), path("none"), {"--saver", "hf", "--tokenizer_name", "no/x"}).err,
       HasSubstr("--tokenizer_name no/x: there is no such folder, and no model"));
+}
+
+// A model without them does not stop in transformers: whoever converts it is told.
+TEST_F(ConvertTest, AnUnknownEndOfTextIsSaid) {
+  const Outcome without = convert(source(), path("without"), {"--saver", "hf"});
+  expect_converted(without);
+  EXPECT_THAT(without.err, HasSubstr("config.json gets no eos_token_id, and transformers' "
+                                     "generate() will not stop by itself: the source names no "
+                                     "token that ends a text and no tokenizer; give "
+                                     "--tokenizer_name"));
+  const Outcome named =
+      convert(source(), path("named"),
+              {"--saver", "hf", "--tokenizer_name", golden("megatron/data").string()});
+  expect_converted(named);
+  EXPECT_THAT(named.err, Not(HasSubstr("eos_token_id")));
+  EXPECT_EQ(nlohmann::json::parse(read_text(path("named/config.json"))).at("eos_token_id"), 501);
 }
 
 TEST_F(ConvertTest, FlagsOfAnAbsentOptimizerAreWarnedOf) {

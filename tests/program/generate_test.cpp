@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/core/file.h"
 #include "megatron/run/loaded_model.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/tensors.h"
@@ -40,7 +41,8 @@ Ids greedy_by_steps(const LoadedModel& gpt, Ids ids, int count) {
   return ids;
 }
 
-const std::vector<Ids> kPrompts = {{5, 17, 99}, {1}, {64, 3, 3, 120, 7, 88, 21, 30, 2, 11}, {9, 8}};
+const std::vector<Ids> kGeneratedPrompts = {
+    {5, 17, 99}, {1}, {64, 3, 3, 120, 7, 88, 21, 30, 2, 11}, {9, 8}};
 
 // Parameter: a model of tests/golden/hf.
 class GenerateModelTest : public InferenceTest, public testing::WithParamInterface<const char*> {
@@ -51,20 +53,20 @@ class GenerateModelTest : public InferenceTest, public testing::WithParamInterfa
 TEST_P(GenerateModelTest, CacheGivesWhatFullPassesGive) {
   const LoadedModel gpt = opened(model());
   const std::vector<json> rows =
-      generate(model(), kPrompts, Flags().with("--greedy").with("--max-new-tokens", "12"));
-  ASSERT_EQ(rows.size(), kPrompts.size());
+      generate(model(), kGeneratedPrompts, Flags().with("--greedy").with("--max-new-tokens", "12"));
+  ASSERT_EQ(rows.size(), kGeneratedPrompts.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_EQ(ids_of(rows[i]), greedy_by_steps(gpt, kPrompts[i], 12)) << "prompt " << i;
-    EXPECT_EQ(rows[i].at("prompt_tokens"), kPrompts[i].size());
+    EXPECT_EQ(ids_of(rows[i]), greedy_by_steps(gpt, kGeneratedPrompts[i], 12)) << "prompt " << i;
+    EXPECT_EQ(rows[i].at("prompt_tokens"), kGeneratedPrompts[i].size());
     EXPECT_EQ(rows[i].at("finish_reason"), "length");
   }
 }
 
 TEST_P(GenerateModelTest, APromptDoesNotFeelItsBatch) {
   const Flags flags = Flags().with("--greedy").with("--max-new-tokens", "8").with("--logprobs");
-  const std::vector<json> together = generate(model(), kPrompts, flags);
-  for (size_t i = 0; i < kPrompts.size(); ++i) {
-    const json alone = generate(model(), {kPrompts[i]}, flags).front();
+  const std::vector<json> together = generate(model(), kGeneratedPrompts, flags);
+  for (size_t i = 0; i < kGeneratedPrompts.size(); ++i) {
+    const json alone = generate(model(), {kGeneratedPrompts[i]}, flags).front();
     EXPECT_EQ(ids_of(alone), ids_of(together[i]));
     const auto want = alone.at("logprobs").get<std::vector<double>>();
     const auto got = together[i].at("logprobs").get<std::vector<double>>();
@@ -76,7 +78,7 @@ TEST_P(GenerateModelTest, APromptDoesNotFeelItsBatch) {
 // Log-probabilities while generating are those of scoring the result.
 TEST_P(GenerateModelTest, LogProbabilitiesAreThoseOfTheScore) {
   const std::vector<json> rows =
-      generate(model(), kPrompts,
+      generate(model(), kGeneratedPrompts,
                Flags().with("--seed", "3").with("--max-new-tokens", "9").with("--logprobs"));
   for (const json& row : rows) {
     const json scored = score(model(), {ids_of(row)}).front();
@@ -147,10 +149,10 @@ TEST_F(GenerateTest, NativeCacheGivesWhatFullPassesGive) {
   const std::filesystem::path model = trained();
   const LoadedModel gpt = opened(model);
   const std::vector<json> rows =
-      generate(model, kPrompts,
+      generate(model, kGeneratedPrompts,
                Flags().with("--greedy").with("--max-new-tokens", "12").with("--ignore-eod"));
   for (size_t i = 0; i < rows.size(); ++i) {
-    EXPECT_EQ(ids_of(rows[i]), greedy_by_steps(gpt, kPrompts[i], 12)) << "prompt " << i;
+    EXPECT_EQ(ids_of(rows[i]), greedy_by_steps(gpt, kGeneratedPrompts[i], 12)) << "prompt " << i;
   }
 }
 
@@ -176,6 +178,61 @@ TEST_F(GenerateTest, StopsAtTheEndOfADocument) {
     stopped += has_end ? 1 : 0;
   }
   EXPECT_GT(stopped, 0);
+}
+
+// The ids of config.json or of generation_config.json, also where the model has another format.
+TEST_F(GenerateTest, EveryEndTokenOfAModelEndsAText) {
+  const std::filesystem::path model = path("model");
+  std::filesystem::copy(golden("hf/llama-gqa"), model);
+  const auto write = [](const std::filesystem::path& file, const json& fields) {
+    json config = json::object();
+    if (std::filesystem::exists(file)) config = json::parse(read_text(file));
+    config.update(fields);
+    write_text_atomically(file, config.dump());
+  };
+  const Flags flags = Flags().with("--greedy").with("--max-new-tokens", "12");
+  const Ids all = ids_of(generate(model, {{5, 17, 99}}, flags.with("--ignore-eod")).front());
+  ASSERT_EQ(all.size(), 15u);
+  const auto expect_end = [&](const std::filesystem::path& of, const Ids& ends) {
+    const auto end = std::find_first_of(all.begin() + 3, all.end(), ends.begin(), ends.end());
+    ASSERT_LT(end, all.end() - 1);
+    const json row = generate(of, {{5, 17, 99}}, flags).front();
+    EXPECT_EQ(ids_of(row), Ids(all.begin(), end + 1));
+    EXPECT_EQ(row.at("finish_reason"), "stop");
+  };
+  write(model / "config.json", {{"eos_token_id", all[9]}});
+  expect_end(model, {all[9]});
+  write(model / "config.json", {{"eos_token_id", {all[9], all[6]}}});
+  expect_end(model, {all[9], all[6]});
+  std::filesystem::path before = model;
+  for (const char* saver : {"native", "megatron", "hf"}) {
+    const Outcome outcome = run("convert-checkpoint", {"--load-dir", before.string(), "--save-dir",
+                                                       path(saver).string(), "--saver", saver});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    before = path(saver);
+    expect_end(before, {all[9], all[6]});
+  }
+  EXPECT_EQ(json::parse(read_text(path("hf/config.json"))).at("eos_token_id"),
+            json({all[9], all[6]}));
+  write(model / "generation_config.json", {{"eos_token_id", {all[9], all[5]}}});
+  expect_end(model, {all[9], all[5]});
+}
+
+TEST_F(GenerateTest, FlagsThatBelongElsewhereNameTheRemedy) {
+  const Words model = {"--load", golden("hf/gpt2").string()};
+  const auto refused = [&](Words words) {
+    words.insert(words.begin(), model.begin(), model.end());
+    const Outcome outcome = run("generate", words);
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(refused({"--prompt", "a", "--return_logits"}),
+              HasSubstr("generate prints no logits; use megatron score --logits"));
+  const std::string both = refused({"--sample-input-file", "in.txt", "--genfile", "out.txt"});
+  EXPECT_THAT(both, HasSubstr("leave out --genfile: the continuations go to in.txt.out"));
+  EXPECT_THAT(refused({"--sample-input-file", "in.txt", "--stop", "x"}),
+              HasSubstr("--stop has no effect on samples; remove it"));
+  EXPECT_THAT(refused({"--prompt-file", "-", "--stop", "x"}), HasSubstr("text needs a tokenizer"));
 }
 
 TEST_F(GenerateTest, SamplingNarrowsToGreedy) {

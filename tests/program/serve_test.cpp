@@ -121,6 +121,33 @@ TEST_F(ServeTest, AT5AnswersOnAnyRanks) {
   }
 }
 
+// The most probable tokens of an echoed prompt are those of one rank, on any.
+TEST_F(ServeTest, RanksEchoAsOne) {
+  json want;
+  for (const int ranks : {1, 2}) {
+    const int port = free_port();
+    Words words = {"--nproc-per-node", std::to_string(ranks), "serve"};
+    words = with(with(words, model()), {"--port", std::to_string(port)});
+    if (ranks == 2) words = with(words, {"--tensor-model-parallel-size", "2"});
+    Running server("launch", words);
+    ASSERT_TRUE(server.wait_for("serving iter_0000010"));
+    httplib::Client client("127.0.0.1", port);
+    const json body = {{"prompt", "The river"}, {"max_tokens", 0}, {"logprobs", 3}, {"echo", true}};
+    const httplib::Result answer = client.Post("/v1/completions", body.dump(), "application/json");
+    ASSERT_TRUE(answer);
+    json got = json::parse(answer->body)["choices"][0]["logprobs"];
+    for (json& top : got["top_logprobs"]) {
+      for (json& value : top) value = std::round(value.get<double>() * 1e4) / 1e4;
+    }
+    got.erase("token_logprobs");
+    EXPECT_EQ(got["top_logprobs"].back().size(), 3u);
+    if (want.is_null()) want = got;
+    EXPECT_EQ(got, want);
+    server.send(SIGTERM);
+    EXPECT_EQ(server.finish().exit_code, 0);
+  }
+}
+
 // A rank that is lost takes the server with it. Clients get an answer that says so, and the job's
 // errors name the rank.
 TEST_F(ServeTest, AKilledRankIsNamedAndItsClientsAreTold) {
@@ -181,6 +208,27 @@ TEST_F(ServeTest, BeamsStopsAndSamplesOfGenerate) {
   const Outcome cut = run("generate", with(river, {"--greedy", "--stop", stop, "never there"}));
   EXPECT_EQ(json::parse(cut.out).at("text"), text.substr(0, text.find(stop, 9)));
   EXPECT_EQ(json::parse(cut.out).at("finish_reason"), "stop");
+
+  // Ids and log-probabilities end where the text does, on any ranks and for beams.
+  const json whole = json::parse(run("generate", with(river, {"--greedy", "--logprobs"})).out);
+  const std::string inner = text.substr(12, 2);
+  const Words stopping = with(river, {"--greedy", "--logprobs", "--stop", inner});
+  const json one = json::parse(run("generate", stopping).out);
+  const Outcome parallel = run(
+      "launch",
+      with({"--nproc-per-node", "2", "generate", "--tensor-model-parallel-size", "2"}, stopping));
+  EXPECT_EQ(parallel.exit_code, 0) << parallel.err;
+  EXPECT_EQ(json::parse(parallel.out).at("ids"), one.at("ids"));
+  const auto ids = one.at("ids").get<Ids>();
+  const auto all = whole.at("ids").get<Ids>();
+  ASSERT_LT(ids.size(), all.size());
+  EXPECT_TRUE(std::equal(ids.begin(), ids.end(), all.begin()));
+  EXPECT_EQ(one.at("logprobs").size(), ids.size() - 1);
+  EXPECT_EQ(one.at("text"), text.substr(0, text.find(inner, 9)));
+  const json beam =
+      json::parse(run("generate", with(river, {"--num-beams", "1", "--stop", inner})).out);
+  EXPECT_EQ(beam.at("ids"), one.at("ids"));
+  EXPECT_EQ(beam.at("text"), one.at("text"));
 
   const std::string file = path("samples.json").string();
   const Outcome samples =

@@ -1,3 +1,4 @@
+#include "megatron/core/file.h"
 #include "megatron/data/indexed_dataset.h"
 #include "tests/program/inference_test.h"
 
@@ -65,6 +66,26 @@ TEST_F(StartFromHfTest, KeepsTheModel) {
               .with("--save-interval", "1"));
     EXPECT_EQ(score(path(name), rows), score(source, rows)) << name;
   }
+}
+
+// A checkpoint knows the tokens that end a text of its model, and the one of the run's documents.
+TEST_F(StartFromHfTest, KeepsTheTokensThatEndAText) {
+  std::filesystem::copy(golden("hf/llama-gqa"), path("model"));
+  auto config = nlohmann::json::parse(read_text(path("model/config.json")));
+  config["eos_token_id"] = {7, 9};
+  write_text_atomically(path("model/config.json"), config.dump());
+  const Flags flags = data_flags()
+                          .with("--use-checkpoint-args")
+                          .with("--save", path("save").string())
+                          .with("--save-interval", "1");
+  train(flags.with("--load", path("model").string()).with("--train-iters", "1"));
+  train(flags.with("--load", path("save").string()).with("--train-iters", "2"));
+  const Outcome outcome = run(
+      "convert-checkpoint",
+      {"--load-dir", path("save").string(), "--save-dir", path("hf").string(), "--saver", "hf"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  config = nlohmann::json::parse(read_text(path("hf/config.json")));
+  EXPECT_EQ(config.at("eos_token_id"), nlohmann::json({7, 9, 130}));
 }
 
 TEST_F(StartFromHfTest, MatchingFlagsTrain) {

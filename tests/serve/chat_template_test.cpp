@@ -42,13 +42,44 @@ TEST(ChatTemplateTest, IsRecognizedInAFolder) {
     std::ofstream(folder.path() / "tokenizer_config.json") << text;
     return chat_template_of(folder.path());
   };
-  EXPECT_EQ(chat_template_of(folder.path()), "plain");
-  EXPECT_EQ(recognized("{}"), "plain");
+  EXPECT_EQ(chat_template_of(folder.path()), std::nullopt);
+  EXPECT_EQ(recognized("{}"), std::nullopt);
   EXPECT_EQ(recognized(R"({"chat_template": "{{'<|im_start|>' + m.role}}"})"), "chatml");
   EXPECT_EQ(recognized(R"({"chat_template": "{{'[INST]'}}"})"), "llama2");
   EXPECT_THAT(
       message_of<ConfigError>([&] { recognized(R"({"chat_template": "<start_of_turn>"})"); }),
       testing::HasSubstr("choose one of"));
+  EXPECT_EQ(recognized(R"({"chat_template": "<|user|> <|assistant|> </s>"})"), "zephyr");
+  EXPECT_THAT(message_of<ConfigError>(
+                  [&] { recognized(R"({"chat_template": "<|user|> <|end|> <|assistant|>"})"); }),
+              testing::HasSubstr("choose one of"));
+}
+
+TEST(ChatTemplateTest, IsFoundWhereverItIsWritten) {
+  const TemporaryDirectory folder;
+  const auto config = [&](const std::string& chat_template) {
+    folder.write("tokenizer_config.json", "{\"chat_template\": " + chat_template + "}");
+  };
+  config(R"([{"name": "default", "template": "<|im_start|>"}, {"name": "rag", "template": "x"}])");
+  EXPECT_EQ(chat_template_of(folder.path()), "chatml");
+  config(R"([{"name": "tool_use", "template": "<|im_start|>"}])");
+  EXPECT_THAT(message_of<ConfigError>([&] { chat_template_of(folder.path()); }),
+              testing::HasSubstr("has the chat_template tool_use and none named default; choose"));
+  config(R"([{"name": "default"}])");
+  EXPECT_THAT(message_of<FormatError>([&] { chat_template_of(folder.path()); }),
+              testing::HasSubstr("neither a text nor a list"));
+
+  config(R"("<|im_start|>")");
+  std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+  folder.write("additional_chat_templates/rag.jinja", "something else");
+  EXPECT_EQ(chat_template_of(folder.path()), "chatml");
+  folder.write("additional_chat_templates/default.jinja", "[INST]");
+  EXPECT_EQ(chat_template_of(folder.path()), "llama2");
+  folder.write("chat_template.jinja", "<|start_header_id|>");
+  EXPECT_EQ(chat_template_of(folder.path()), "llama3");
+  folder.write("chat_template.jinja", "{{ messages }}");
+  EXPECT_THAT(message_of<ConfigError>([&] { chat_template_of(folder.path()); }),
+              testing::HasSubstr("chat_template.jinja: its chat_template is none of those"));
 }
 
 }  // namespace

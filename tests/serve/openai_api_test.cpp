@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "megatron/serve/openai_answer.h"
 #include "tests/serve/running_server.h"
 
 namespace megatron::serve {
@@ -179,6 +181,145 @@ TEST_F(OpenAiApiTest, LogprobsOfCompletions) {
   // Tokens that are parts of characters have the same text and so one entry.
   EXPECT_TRUE(columns["top_logprobs"].back().contains(columns["tokens"].back()));
   EXPECT_EQ(got["choices"][0]["text"], "The river" + greedy("The river", 4));
+}
+
+// What evaluation programs read: whether each token of the prompt is the most probable one.
+TEST_F(OpenAiApiTest, EchoHasTheMostProbableTokensOfThePrompt) {
+  auto ids = server_.tokenizer->encode("The river");
+  const auto drawn = greedy_tokens("The river", 4);
+  ids.insert(ids.end(), drawn.begin(), drawn.end());
+  const Tensor logits = next_token_logits({*server_.model}, ids);
+  const Score want = score({*server_.model}, ids);
+  for (const int64_t max_tokens : {0, 1}) {
+    const json body = {{"prompt", {ids, ids}}, {"temperature", 0}, {"max_tokens", max_tokens},
+                       {"ignore_eos", true},   {"logprobs", 5},    {"echo", true}};
+    const json choices = completed(body)["choices"];
+    ASSERT_EQ(choices.size(), 2u);
+    EXPECT_EQ(choices[0]["logprobs"], choices[1]["logprobs"]);
+    const json& columns = choices[0]["logprobs"];
+    ASSERT_EQ(columns["top_logprobs"].size(), ids.size() + static_cast<size_t>(max_tokens));
+    EXPECT_TRUE(columns["top_logprobs"][0].is_null());
+    for (size_t i = 1; i < ids.size(); ++i) {
+      const double own = columns["token_logprobs"][i];
+      EXPECT_NEAR(own, want.log_probabilities[i - 1], 1e-5);
+      std::vector<double> values;
+      for (const auto& [text, value] : columns["top_logprobs"][i].items()) values.push_back(value);
+      const double best = *std::max_element(values.begin(), values.end());
+      const Tensor row_of_logits = logits.slice(static_cast<int64_t>(i) - 1, 1);
+      const auto row = std::as_const(row_of_logits).span<float>();
+      const auto largest = std::max_element(row.begin(), row.begin() + server_.served.vocab_size);
+      EXPECT_EQ(best == own, largest - row.begin() == ids[i]) << i;
+      EXPECT_NEAR(best - own, *largest - row[static_cast<size_t>(ids[i])], 1e-5);
+    }
+    // A stream has the same columns, in pieces.
+    json pieces = {{"tokens", json::array()},
+                   {"token_logprobs", json::array()},
+                   {"top_logprobs", json::array()},
+                   {"text_offset", json::array()}};
+    for (const json& chunk : streamed("/v1/completions", body)) {
+      const json& choice = chunk["choices"][0];
+      if (choice["index"] != 0) continue;
+      for (auto& [name, list] : pieces.items()) {
+        for (const json& value : choice["logprobs"][name]) list.push_back(value);
+      }
+    }
+    EXPECT_EQ(pieces, columns);
+  }
+}
+
+// A prompt is not scored unless it comes back, so that its pages can be those of another one.
+TEST_F(OpenAiApiTest, LogprobsWithoutEchoReadNoPromptAnew) {
+  const RunningServer server({}, {.engine = {.page_tokens = 4}});
+  const json body = {
+      {"prompt", "The river was still and deep"}, {"max_tokens", 2}, {"logprobs", 2}};
+  server.post("/v1/completions", body);
+  const int64_t before = server.service.state().reused_tokens;
+  server.post("/v1/completions", body);
+  EXPECT_GT(server.service.state().reused_tokens, before);
+}
+
+// The text of a frog is four tokens, which have no text of their own.
+TEST_F(OpenAiApiTest, TokensOfOneCharacterHaveItsOffsetAndTheirBytes) {
+  const std::string prompt = "b\xF0\x9F\x90\xB8 d";
+  const auto ids = server_.tokenizer->encode(prompt);
+  ASSERT_EQ(ids.size(), 6u);
+  const json columns = completed({{"prompt", prompt},
+                                  {"max_tokens", 0},
+                                  {"logprobs", 0},
+                                  {"echo", true}})["choices"][0]["logprobs"];
+  EXPECT_EQ(columns["text_offset"], json({0, 1, 1, 1, 1, 2}));
+
+  // The same tokens as an answer, whose last one ends it.
+  Completion completion;
+  completion.is_chat = true;
+  completion.prompts = {{5}};
+  completion.prompt_texts = {""};
+  completion.logprobs = true;
+  CompletionAnswer answer(server_.served, completion);
+  const int32_t eod = server_.tokenizer->eod();
+  for (const int32_t id : ids) {
+    answer.take({0, {.token = id, .log_probability = -1, .top = {{ids[2], -0.5}, {id, -1}}}});
+  }
+  answer.take({0, {.token = eod, .finish = Finish::kStop}});
+  const json choice = answer.whole()["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], prompt);
+  std::string bytes;
+  for (const json& token : choice["logprobs"]["content"]) {
+    if (token["bytes"].is_null()) continue;
+    for (const json& byte : token["bytes"]) bytes += static_cast<char>(byte.get<int>());
+    EXPECT_EQ(token["top_logprobs"][0]["bytes"], json({0x9F}));
+    EXPECT_EQ(token["top_logprobs"][1]["bytes"], token["bytes"]);
+  }
+  EXPECT_EQ(bytes, prompt);
+  const json& end = choice["logprobs"]["content"].back();
+  EXPECT_EQ(end["token"], "<|endoftext|>");
+  EXPECT_TRUE(end["bytes"].is_null());
+}
+
+// Tokens of the stop text, and those behind it, have no part in the answer.
+TEST_F(OpenAiApiTest, LogprobsEndWhereTheTextDoes) {
+  const auto tokens = greedy_tokens("A", 12);
+  const std::string text = server_.tokenizer->decode(tokens);
+  const std::string stop = server_.tokenizer->decode({&tokens[5], 3});
+  const json body = {{"prompt", "A"},      {"max_tokens", 12}, {"temperature", 0},
+                     {"ignore_eos", true}, {"stop", stop},     {"logprobs", 1}};
+  const json choice = completed(body)["choices"][0];
+  EXPECT_EQ(choice["text"], text.substr(0, text.find(stop)));
+  const json& columns = choice["logprobs"];
+  size_t next = 0;
+  std::string joined;
+  for (const json& token : columns["tokens"]) joined += token.get<std::string>();
+  for (const json& chunk : streamed("/v1/completions", body)) {
+    for (const json& token : chunk["choices"][0]["logprobs"]["tokens"]) {
+      EXPECT_EQ(token, columns["tokens"][next++]);
+    }
+  }
+  EXPECT_EQ(next, columns["tokens"].size());
+  EXPECT_EQ(joined, choice["text"].get<std::string>());
+}
+
+TEST_F(OpenAiApiTest, EveryEndTokenEndsAText) {
+  const auto tokens = greedy_tokens("The river", 12);
+  const RunningServer server({}, {}, [&](ServedModel& model) {
+    model.end_tokens = {500, tokens[7], tokens[3]};
+  });
+  const auto first =
+      std::find_first_of(tokens.begin(), tokens.end(), server.served.end_tokens.begin(),
+                         server.served.end_tokens.end());
+  const std::vector<int32_t> before(tokens.begin(), first);
+  const json body = {{"prompt", "The river"}, {"max_tokens", 12}, {"temperature", 0}};
+  const json choice = json::parse(server.post("/v1/completions", body)->body)["choices"][0];
+  EXPECT_EQ(choice["text"], server.tokenizer->decode(before));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  const json api = json::parse(
+      server.put(R"({"prompts":["The river"],"tokens_to_generate":12,"top_k":1})")->body);
+  std::vector<int32_t> all = server.tokenizer->encode("The river");
+  all.insert(all.end(), tokens.begin(), first + 1);
+  EXPECT_EQ(api["text"][0], server.tokenizer->decode(all));
+  json endless = body;
+  endless["ignore_eos"] = true;
+  EXPECT_EQ(json::parse(server.post("/v1/completions", endless)->body)["choices"][0]["text"],
+            server.tokenizer->decode(tokens));
 }
 
 TEST_F(OpenAiApiTest, Chats) {

@@ -79,7 +79,7 @@ TEST_F(T5ApiTest, EndsWithTheDecodersEnd) {
   const Tokens before(tokens.begin(), std::ranges::find(tokens, tokens[4]));
   ServerOf<T5Model> ending(tiny_t5, {}, {}, [&](ServedModel& model) {
     model.decoder_start = kStart;
-    model.decoder_end = tokens[4];
+    model.end_tokens = {tokens[4]};
   });
   const httplib::Result result = ending.post(
       "/v1/completions", {{"prompt", "The river"}, {"max_tokens", 8}, {"temperature", 0}});

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "megatron/core/error.h"
+#include "megatron/tokenizers/unicode_text.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
 #include "tests/support/source_path.h"
@@ -240,6 +241,32 @@ TEST(HfTokenizer, AddedTokensAreDecodedAsTheyWereLookedFor) {
   EXPECT_EQ(tokenizer.encode("A[X][x][Y][y]"), Ids({0, 1, 1, 2, 0}));
   EXPECT_EQ(tokenizer.decode(Ids{0, 1, 2}), "a [x] [Y]");
   EXPECT_EQ(tokenizer.piece(1), "[X]");
+}
+
+// The bytes of tokens, one after the other, are those of the text.
+TEST(HfTokenizer, TokensHaveBytesOfTheirOwn) {
+  const std::string text = "The river, a\u20AC \U0001F438 x";
+  for (const std::string name : {"bpe-llama3", "bpe-byte-fallback"}) {
+    const HfTokenizer tokenizer(source_path("tests/cases/tokenizers/" + name + ".json"),
+                                {.include_special_tokens = false});
+    std::string bytes;
+    bool has_part = false;
+    for (const int32_t id : tokenizer.encode(text)) {
+      const std::string own = tokenizer.token_bytes(id);
+      has_part = has_part || !is_valid_utf8(own);
+      bytes += own;
+    }
+    EXPECT_TRUE(has_part) << name;
+    if (bytes.starts_with(' ')) bytes.erase(0, 1);  // at the beginning of a text it is left out
+    EXPECT_EQ(bytes, text) << name;
+  }
+  const HfTokenizer words(source_path("tests/cases/tokenizers/wordpiece.json"), {});
+  for (const char* piece : {"##s", "the", "[SEP]"}) {
+    const std::string want = piece[0] == '#' ? "s" : std::string(" ") + piece;
+    ASSERT_TRUE(words.id_of(piece)) << piece;
+    EXPECT_EQ(words.token_bytes(*words.id_of(piece)), want);
+  }
+  EXPECT_EQ(words.token_bytes(1 << 20), "");  // decode() leaves it out, too
 }
 
 TEST(HfTokenizer, MayBeUsedByManyThreads) {

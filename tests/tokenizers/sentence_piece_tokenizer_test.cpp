@@ -42,6 +42,16 @@ TEST_F(RealModels, GoldenIds) {
   expect_golden(open("en-unigram-1000.model", Kind::kPlain), "en-unigram-1000.jsonl");
 }
 
+TEST_F(RealModels, TokensHaveBytesOfTheirOwn) {
+  const SentencePieceTokenizer tokenizer = open("llama2-tokenizer.model", Kind::kPlain);
+  const std::string text = "the river \U0001F438";
+  std::string bytes;
+  for (const int32_t id : tokenizer.encode(text)) bytes += tokenizer.token_bytes(id);
+  EXPECT_EQ(bytes, " " + text);
+  EXPECT_EQ(tokenizer.token_bytes(*tokenizer.id_of("<0x9F>")), "\x9F");
+  EXPECT_EQ(tokenizer.token_bytes(tokenizer.eod()), "");  // as decode() writes it
+}
+
 TEST_F(RealModels, Llama2BeginsEachTextWithBos) {
   const SentencePieceTokenizer tokenizer = open("llama2-tokenizer.model", Kind::kLlama2);
   const std::vector<nlohmann::json> texts = read_json_lines(shared_data("data/nasty/nasty.jsonl"));

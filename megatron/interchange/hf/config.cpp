@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
@@ -381,6 +382,21 @@ HfModel read_hf_config(const std::filesystem::path& path) {
         fmt::format("{}: quantization_config: quantized weights are not read; use "
                     "the original model",
                     file.string()));
+std::vector<int64_t> end_tokens(const HfFields& fields, const std::filesystem::path& config_file) {
+  const std::filesystem::path file = config_file.parent_path() / "generation_config.json";
+  if (std::filesystem::exists(file)) {
+    warn_of_change(file);
+    const json document = read_json(file);
+    if (!document.is_object()) {
+      throw FormatError(
+          fmt::format("{}: is not a JSON object; copy the file again", file.string()));
+    }
+    std::vector<int64_t> ids = HfFields(file, document).tokens("eos_token_id");
+    if (!ids.empty()) return ids;
+  }
+  return fields.tokens("eos_token_id");
+}
+
   }
   TransformerConfig& config = model.transformer;
   config.kind = row_of(model.family).kind;
@@ -390,6 +406,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
       break;
     case HfFamily::kLlama:
     case HfFamily::kMistral:
+  warn_of_change(file);
       read_llama(fields, model.family, config);
       break;
     case HfFamily::kGptNeox:
@@ -411,7 +428,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
   if (!model.class_names.empty()) model.problem_type = fields.text("problem_type", "");
   model.vocab_size = fields.size("vocab_size");
   model.bos_token_id = fields.token("bos_token_id");
-  model.eos_token_id = fields.token("eos_token_id");
+  model.eos_token_ids = end_tokens(fields, file);
   model.pad_token_id = fields.token("pad_token_id");
   if (config.kind == ModelKind::kT5) {
     model.decoder_start_token_id = fields.token("decoder_start_token_id");
@@ -447,7 +464,7 @@ std::string hf_config_text(const HfModel& model) {
   fields["initializer_range"] = config.init_method_std;
   fields["torch_dtype"] = name_of(config.params_dtype);
   fields["bos_token_id"] = token(model.bos_token_id);
-  fields["eos_token_id"] = token(model.eos_token_id);
+  fields["eos_token_id"] = ends.size() > 1 ? json(ends) : ends.empty() ? json() : json(ends[0]);
   fields["pad_token_id"] = token(model.pad_token_id);
   if (config.kind == ModelKind::kT5) {
     constexpr int64_t kPublished = 0;
@@ -461,6 +478,7 @@ std::string hf_config_text(const HfModel& model) {
 }
 
 HfFamily hf_family_of(const TransformerConfig& config) {
+  const std::vector<int64_t>& ends = model.eos_token_ids;
   std::string reasons;
   for (const HfFamily family :
        {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox, HfFamily::kBloom,

@@ -33,14 +33,16 @@ struct HfModel {
   std::vector<std::string> class_names;
   std::string problem_type = {};  // of such a head: "regression", ...; empty: not known
   std::optional<int64_t> bos_token_id;
-  std::optional<int64_t> eos_token_id;
+  // Each of them ends a text.
+  std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> pad_token_id;
   std::optional<int64_t> decoder_start_token_id;  // of a T5
 };
 
-// Reads <path>/config.json, or the file `path` itself. Throws IoError; FormatError for a field that
-// is missing or of the wrong kind; Unsupported naming the field for a model that this
-// program does not have.
+// Reads <path>/config.json, or the file `path` itself. The eos_token_id of generation_config.json
+// beside it counts instead, as in transformers. Throws IoError; FormatError for a field that is
+// missing or of the wrong kind; Unsupported naming the field for a model that this program does not
+// have.
 HfModel read_hf_config(const std::filesystem::path& path);
 
 // config.json for a model; reading it gives the same model. Throws Unsupported, with all reasons,

@@ -37,8 +37,10 @@ class HfFields {
   bool flag(const char* name, bool otherwise) const;
   std::string text(const char* name, const char* otherwise) const;
   std::vector<std::string> texts(const char* name) const;
-  // A token id; the first of a list, which newer models give.
+  // A token id; the first of a list.
   std::optional<int64_t> token(const char* name) const;
+  // A token id or a list of them.
+  std::vector<int64_t> tokens(const char* name) const;
   std::optional<HfFields> object(const char* name) const;
 
   // Throws Unsupported with the field's value and the reason.

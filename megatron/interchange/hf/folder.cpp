@@ -2,16 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
 
+#include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/source_settings.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron {
 namespace {
@@ -22,6 +28,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kHfTokenTypes = 2;
 
 constexpr const char* kUnfinished = ".converting";
+constexpr const char* kModelConfigFile = "config.json";
 
 std::string text_in(const ArgMap& args, const char* name) {
   const auto found = args.find(name);
@@ -38,12 +45,7 @@ std::optional<int64_t> integer_in(const ArgMap& args, const char* name) {
 
 void copy_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  if (!fs::is_regular_file(from, error)) return;
-  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  if (error) {
-    throw IoError(
-        fmt::format("{}: cannot copy to {}: {}", from.string(), to.string(), error.message()));
-  }
+  if (fs::is_regular_file(from, error)) copy_whole_file(from, to);
 }
 
 void copy_tokenizer(const fs::path& directory, const ArgMap& args, const fs::path& tokenizer) {
@@ -57,27 +59,51 @@ void copy_tokenizer(const fs::path& directory, const ArgMap& args, const fs::pat
     write_text_atomically(directory / "tokenizer_config.json", config.dump(2) + "\n");
   }
   if (tokenizer.empty()) return;
-  for (const char* name :
-       {"vocab.json", "vocab.txt", "merges.txt", "tokenizer.json", "tokenizer.model",
-        "spiece.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-        "generation_config.json"}) {
-    copy_if_there(tokenizer / name, directory / name);
+  copy_if_there(tokenizer / "generation_config.json", directory / "generation_config.json");
+  for (const TokenizerFile& file : files_of_tokenizer_folder(tokenizer)) {
+    const fs::path copy = directory / file.name;
+    fs::create_directories(copy.parent_path());
+    copy_if_there(file.path, copy);
   }
 }
 
-// The ids that the source stored, or GPT-2's end of text if the folder has its vocabulary.
+// The tokenizer whose files are in the folder; null if there is none that can be opened.
+std::unique_ptr<Tokenizer> tokenizer_in(const fs::path& directory) {
+  try {
+    const std::optional<TokenizerConfig> config = tokenizer_of_model(directory);
+    return config ? make_tokenizer(*config) : nullptr;
+  } catch (const Error& error) {
+    warn(fmt::format("the model's tokenizer cannot be opened: {}", error.what()));
+    return nullptr;
+  }
+}
+
+// The ids that the source stored, or else those of the tokenizer whose files are in the folder.
 void set_special_tokens(HfModel& model, const fs::path& directory, const ArgMap& args) {
   model.bos_token_id = integer_in(args, "bos_token_id");
-  model.eos_token_id = integer_in(args, "eos_token_id");
+  model.eos_token_ids = end_tokens_of(args);
   model.pad_token_id = integer_in(args, "pad_token_id");
   model.decoder_start_token_id = integer_in(args, "decoder_start_token_id");
-  const fs::path vocabulary = directory / "vocab.json";
-  if (model.eos_token_id || !fs::exists(vocabulary)) return;
-  const nlohmann::json ids = read_json(vocabulary);
-  const auto end = ids.is_object() ? ids.find("<|endoftext|>") : ids.end();
-  if (end == ids.end() || !end->is_number_integer()) return;
-  model.eos_token_id = end->get<int64_t>();
-  if (!model.bos_token_id) model.bos_token_id = model.eos_token_id;
+  const bool continues_texts = model.transformer.kind != ModelKind::kBert;
+  if (!continues_texts || !model.eos_token_ids.empty()) return;
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_in(directory);
+  const auto id_of = [&](SpecialToken token) {
+    return tokenizer != nullptr ? tokenizer->special_id(token) : std::nullopt;
+  };
+  const bool is_gpt = model.transformer.kind == ModelKind::kGpt;
+  const std::optional<int32_t> end = id_of(is_gpt ? SpecialToken::kEod : SpecialToken::kEos);
+  if (!end) {
+    warn(fmt::format(
+        "config.json gets no eos_token_id, and transformers' generate() will not stop "
+        "by itself: the source names no token that ends a text{}; give --tokenizer_name "
+        "with the folder of the model's tokenizer",
+        tokenizer == nullptr ? " and no tokenizer" : ""));
+    return;
+  }
+  model.eos_token_ids = {*end};
+  if (model.bos_token_id) return;
+  // A GPT-2 has one token for both ends.
+  model.bos_token_id = id_of(SpecialToken::kBos).value_or(*end);
 }
 
 void write_model(const fs::path& directory, const CheckpointContents& contents,
@@ -122,8 +148,9 @@ bool has_weights_name(const std::string& name) {
 }
 
 // Moves all files of a directory into the one above, in place of all weights that are there.
+// Without config.json a folder is no model: the old one goes first, and the new one comes last.
 void move_up(const fs::path& unfinished, const fs::path& directory) {
-  std::vector<fs::path> stale;
+  std::vector<fs::path> stale = {directory / kModelConfigFile, directory / kChecksumsFile};
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
     if (has_weights_name(entry.path().filename().string())) stale.push_back(entry.path());
   }
@@ -132,7 +159,14 @@ void move_up(const fs::path& unfinished, const fs::path& directory) {
   for (const fs::directory_entry& entry : fs::directory_iterator(unfinished)) {
     made.push_back(entry.path());
   }
-  for (const fs::path& path : made) fs::rename(path, directory / path.filename());
+  std::ranges::sort(made, {},
+                    [](const fs::path& path) { return path.filename() == kModelConfigFile; });
+  for (const fs::path& path : made) {
+    const fs::path target = directory / path.filename();
+    if (fs::is_directory(path)) fs::remove_all(target);
+    fs::rename(path, target);
+  }
+  sync_directory(directory);
 }
 
 }  // namespace
@@ -144,16 +178,19 @@ void write_hf_folder(const fs::path& directory, const CheckpointContents& conten
     fs::create_directories(directory);
     fs::remove_all(unfinished);  // of a conversion that was killed
     fs::create_directory(unfinished);
-    write_model(unfinished, contents, config, options);
-    move_up(unfinished, directory);
+    try {
+      write_model(unfinished, contents, config, options);
+      write_checksums(unfinished);
+    } catch (...) {
+      std::error_code ignored;
+      fs::remove_all(unfinished, ignored);
+      throw;
+    }
+    move_up(unfinished, directory);  // after an error in it, the rest of the model stays there
     fs::remove_all(unfinished);
   } catch (const fs::filesystem_error& error) {
     throw IoError(fmt::format("{}: cannot write the model: {}", error.path1().string(),
                               error.code().message()));
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(unfinished, ignored);
-    throw;
   }
 }
 

@@ -30,10 +30,12 @@ void fuse(TokenPieces& pieces) {
 }
 
 // Characters stand for bytes; a piece with one that stands for none is text.
-void decode_byte_level(TokenPieces& pieces) {
-  std::string bytes;
-  for (const std::string& piece : pieces) bytes += bytes_from_printable(piece).value_or(piece);
-  pieces = {with_valid_utf8(bytes)};
+Decoder make_byte_level(BrokenText broken) {
+  return [broken](TokenPieces& pieces) {
+    std::string bytes;
+    for (const std::string& piece : pieces) bytes += bytes_from_printable(piece).value_or(piece);
+    pieces = {broken == BrokenText::kKept ? bytes : with_valid_utf8(bytes)};
+  };
 }
 
 // The byte of a piece <0xNN>.
@@ -46,28 +48,30 @@ std::optional<char> byte_of(std::string_view piece) {
 }
 
 // Runs of <0xNN> become text; a run that is no UTF-8 becomes one U+FFFD for each byte.
-void decode_bytes(TokenPieces& pieces) {
-  TokenPieces result;
-  std::string run;
-  const auto flush = [&] {
-    if (run.empty()) return;
-    if (is_valid_utf8(run)) {
-      result.push_back(run);
-    } else {
-      for (size_t i = 0; i < run.size(); ++i) result.emplace_back("\xEF\xBF\xBD");
-    }
-    run.clear();
-  };
-  for (std::string& piece : pieces) {
-    if (const std::optional<char> byte = byte_of(piece)) {
-      run += *byte;
-      continue;
+Decoder make_byte_fallback(BrokenText broken) {
+  return [broken](TokenPieces& pieces) {
+    TokenPieces result;
+    std::string run;
+    const auto flush = [&] {
+      if (run.empty()) return;
+      if (broken == BrokenText::kKept || is_valid_utf8(run)) {
+        result.push_back(run);
+      } else {
+        for (size_t i = 0; i < run.size(); ++i) result.emplace_back("\xEF\xBF\xBD");
+      }
+      run.clear();
+    };
+    for (std::string& piece : pieces) {
+      if (const std::optional<char> byte = byte_of(piece)) {
+        run += *byte;
+        continue;
+      }
+      flush();
+      result.push_back(std::move(piece));
     }
     flush();
-    result.push_back(std::move(piece));
-  }
-  flush();
-  pieces = std::move(result);
+    pieces = std::move(result);
+  };
 }
 
 Decoder make_word_piece(const Json& json) {
@@ -130,9 +134,9 @@ Decoder make_replace_decoder(const Json& json) {
   };
 }
 
-Decoder make_sequence_decoder(const Json& json) {
+Decoder make_sequence_decoder(const Json& json, BrokenText broken) {
   std::vector<Decoder> parts;
-  for (const Json& part : json.at("decoders")) parts.push_back(make_decoder(part));
+  for (const Json& part : json.at("decoders")) parts.push_back(make_decoder(part, broken));
   return [parts = std::move(parts)](TokenPieces& pieces) {
     for (const Decoder& part : parts) part(pieces);
   };
@@ -140,14 +144,14 @@ Decoder make_sequence_decoder(const Json& json) {
 
 }  // namespace
 
-Decoder make_decoder(const Json& json) {
+Decoder make_decoder(const Json& json, BrokenText broken) {
   if (json.is_null()) return put_blanks;
   const std::string type = json.at("type");
-  if (type == "Sequence") return make_sequence_decoder(json);
-  if (type == "ByteLevel") return decode_byte_level;
+  if (type == "Sequence") return make_sequence_decoder(json, broken);
+  if (type == "ByteLevel") return make_byte_level(broken);
   if (type == "WordPiece") return make_word_piece(json);
   if (type == "Metaspace") return make_metaspace_decoder(json);
-  if (type == "ByteFallback") return decode_bytes;
+  if (type == "ByteFallback") return make_byte_fallback(broken);
   if (type == "Fuse") return fuse;
   if (type == "Strip") return make_strip_decoder(json);
   if (type == "Replace") return make_replace_decoder(json);

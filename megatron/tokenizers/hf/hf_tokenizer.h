@@ -40,6 +40,7 @@ class HfTokenizer final : public Tokenizer {
   // Compat: as there, ids that no token has are left out, and an added token that is looked for in
   // normalised text appears in that form.
   std::string decode(std::span<const int32_t> ids) const override;
+  std::string token_bytes(int32_t id) const override;
   std::string piece(int32_t id) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override;
   int64_t vocab_size() const override { return vocab_size_; }
@@ -59,6 +60,8 @@ class HfTokenizer final : public Tokenizer {
   int32_t next_id() const;
   void find_special_ids(const HfFiles& files);
   const std::string* text_of(int32_t id) const;
+  // What decode() writes for an id, before its decoder; null: nothing.
+  const std::string* decoded_piece(int32_t id) const;
 
   Options options_;
   std::string source_;
@@ -68,6 +71,7 @@ class HfTokenizer final : public Tokenizer {
   std::unique_ptr<Model> model_;
   Surroundings surroundings_;
   Decoder decoder_;
+  Decoder byte_decoder_;  // the same, but bytes that are no UTF-8 stay
   bool removes_extra_blanks_ = false;
   std::vector<AddedToken> added_;
   Vocabulary added_ids_;                         // of added_
