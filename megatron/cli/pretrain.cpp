@@ -162,6 +162,9 @@ Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
   print_batches(args.training);
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(args, source, world);
   args.settings = arg_map(args);
+  if (args.transformer.kind == ModelKind::kGpt && source.exists()) {
+    keep_special_ids(args.settings, source.args(), tokenizer->special_id(SpecialToken::kEod));
+  }
   print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
@@ -178,9 +181,6 @@ int pretrain(const std::string& command, ModelKind model, std::span<const std::s
   const std::unique_ptr<TrainTask> task = begun->args.training.train_step.empty()
                                               ? make_task(*begun)
                                               : make_library_task(begun->args, begun->tokenizer);
-  if (args.transformer.kind == ModelKind::kGpt && source.exists()) {
-    keep_special_ids(args.settings, source.args(), tokenizer->special_id(SpecialToken::kEod));
-  }
   TrainingRun run(begun->args, *task, world, begun->started, begun->save_directory);
   run.load(begun->source);
   run.train();

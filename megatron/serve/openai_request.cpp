@@ -327,6 +327,7 @@ Completion completion_of(ServedModel& model, const json& request, bool is_chat) 
       given(request, "seed") == nullptr ? model.next_seed() : static_cast<uint64_t>(seed);
   completion.base.vocab_size = model.vocab_size;
   completion.base.return_log_probabilities = completion.logprobs;
+  completion.base.scores_prompt = completion.echo;
   completion.base.num_top = completion.num_top;
   return completion;
 }
@@ -338,7 +339,6 @@ std::vector<Request> requests_of(const Completion& completion) {
       requests.push_back(completion.base);
       (completion.continues_prompts() ? requests.back().prompt : requests.back().text) = prompt;
       requests.back().row = static_cast<int64_t>(requests.size()) - 1;
-  completion.base.scores_prompt = completion.echo;
     }
   }
   return requests;

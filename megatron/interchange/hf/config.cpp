@@ -361,6 +361,21 @@ json fields_of(HfFamily family, const TransformerConfig& config) {
   throw InternalError("a family has fields");
 }
 
+std::vector<int64_t> end_tokens(const HfFields& fields, const std::filesystem::path& config_file) {
+  const std::filesystem::path file = config_file.parent_path() / "generation_config.json";
+  if (std::filesystem::exists(file)) {
+    warn_of_change(file);
+    const json document = read_json(file);
+    if (!document.is_object()) {
+      throw FormatError(
+          fmt::format("{}: is not a JSON object; copy the file again", file.string()));
+    }
+    std::vector<int64_t> ids = HfFields(file, document).tokens("eos_token_id");
+    if (!ids.empty()) return ids;
+  }
+  return fields.tokens("eos_token_id");
+}
+
 }  // namespace
 
 std::string_view name_of(HfFamily family) { return row_of(family).model_type; }
@@ -382,21 +397,6 @@ HfModel read_hf_config(const std::filesystem::path& path) {
         fmt::format("{}: quantization_config: quantized weights are not read; use "
                     "the original model",
                     file.string()));
-std::vector<int64_t> end_tokens(const HfFields& fields, const std::filesystem::path& config_file) {
-  const std::filesystem::path file = config_file.parent_path() / "generation_config.json";
-  if (std::filesystem::exists(file)) {
-    warn_of_change(file);
-    const json document = read_json(file);
-    if (!document.is_object()) {
-      throw FormatError(
-          fmt::format("{}: is not a JSON object; copy the file again", file.string()));
-    }
-    std::vector<int64_t> ids = HfFields(file, document).tokens("eos_token_id");
-    if (!ids.empty()) return ids;
-  }
-  return fields.tokens("eos_token_id");
-}
-
   }
   TransformerConfig& config = model.transformer;
   config.kind = row_of(model.family).kind;
@@ -406,7 +406,6 @@ std::vector<int64_t> end_tokens(const HfFields& fields, const std::filesystem::p
       break;
     case HfFamily::kLlama:
     case HfFamily::kMistral:
-  warn_of_change(file);
       read_llama(fields, model.family, config);
       break;
     case HfFamily::kGptNeox:
@@ -457,6 +456,7 @@ std::string hf_config_text(const HfModel& model) {
   }
   json fields = fields_of(model.family, config);
   const auto token = [](std::optional<int64_t> id) { return id ? json(*id) : json(); };
+  const std::vector<int64_t>& ends = model.eos_token_ids;
   fields["architectures"] = {architecture_of(model)};
   fields["model_type"] = row.model_type;
   fields["vocab_size"] = model.vocab_size;
@@ -478,7 +478,6 @@ std::string hf_config_text(const HfModel& model) {
 }
 
 HfFamily hf_family_of(const TransformerConfig& config) {
-  const std::vector<int64_t>& ends = model.eos_token_ids;
   std::string reasons;
   for (const HfFamily family :
        {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox, HfFamily::kBloom,

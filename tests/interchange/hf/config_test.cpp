@@ -9,8 +9,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "tests/support/source_path.h"
 #include "megatron/interchange/source_settings.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
@@ -177,6 +177,23 @@ TEST_F(HfConfigTest, NamesTheFieldItCannotServe) {
   EXPECT_THAT(unsupported("gpt-neox", {{"attention_bias", false}}), HasSubstr("attention_bias"));
 }
 
+// Llama 3 Instruct has several, and states them in either file.
+TEST_F(HfConfigTest, SeveralTokensEndAText) {
+  const HfModel list = read("llama", {{"eos_token_id", {7, 9}}});
+  EXPECT_EQ(list.eos_token_ids, (std::vector<int64_t>{7, 9}));
+  EXPECT_EQ(json::parse(hf_config_text(list)).at("eos_token_id"), json({7, 9}));
+  EXPECT_EQ(end_tokens_of(settings_of(list)), list.eos_token_ids);
+  EXPECT_TRUE(read("llama", {{"eos_token_id", nullptr}}).eos_token_ids.empty());
+
+  directory_.write("generation_config.json", R"({"eos_token_id": [7, 9, 11]})");
+  EXPECT_EQ(read("llama", {{"eos_token_id", 7}}).eos_token_ids, (std::vector<int64_t>{7, 9, 11}));
+  directory_.write("generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_EQ(read("llama", {{"eos_token_id", 7}}).eos_token_ids, std::vector<int64_t>{7});
+  directory_.write("generation_config.json", R"({"eos_token_id": "</s>"})");
+  EXPECT_THAT(malformed("llama", {{"eos_token_id", 7}}),
+              HasSubstr("generation_config.json: eos_token_id is \"</s>\", expected a token id"));
+}
+
 TEST_F(HfConfigTest, NamesTheFieldThatIsMalformed) {
   EXPECT_THAT(malformed("gpt2", {{"n_layer", "3"}}),
               HasSubstr("n_layer is \"3\", expected a size"));
@@ -197,23 +214,6 @@ TEST_F(HfConfigTest, NamesTheFieldThatIsMalformed) {
 // mT5 and Flan are T5 1.1 with other vocabularies.
 TEST_F(HfConfigTest, T5OfOtherKinds) {
   const HfModel mt5 = read(
-// Llama 3 Instruct has several, and states them in either file.
-TEST_F(HfConfigTest, SeveralTokensEndAText) {
-  const HfModel list = read("llama", {{"eos_token_id", {7, 9}}});
-  EXPECT_EQ(list.eos_token_ids, (std::vector<int64_t>{7, 9}));
-  EXPECT_EQ(json::parse(hf_config_text(list)).at("eos_token_id"), json({7, 9}));
-  EXPECT_EQ(end_tokens_of(settings_of(list)), list.eos_token_ids);
-  EXPECT_TRUE(read("llama", {{"eos_token_id", nullptr}}).eos_token_ids.empty());
-
-  directory_.write("generation_config.json", R"({"eos_token_id": [7, 9, 11]})");
-  EXPECT_EQ(read("llama", {{"eos_token_id", 7}}).eos_token_ids, (std::vector<int64_t>{7, 9, 11}));
-  directory_.write("generation_config.json", R"({"temperature": 0.6})");
-  EXPECT_EQ(read("llama", {{"eos_token_id", 7}}).eos_token_ids, std::vector<int64_t>{7});
-  directory_.write("generation_config.json", R"({"eos_token_id": "</s>"})");
-  EXPECT_THAT(malformed("llama", {{"eos_token_id", 7}}),
-              HasSubstr("generation_config.json: eos_token_id is \"</s>\", expected a token id"));
-}
-
       "t5-v1.1", {{"model_type", "mt5"}, {"vocab_size", 250112}, {"tie_word_embeddings", false}});
   EXPECT_EQ(mt5.family, HfFamily::kMt5);
   EXPECT_EQ(mt5.vocab_size, 250112);
