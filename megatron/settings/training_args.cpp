@@ -94,14 +94,25 @@ TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind mo
   return args;
 }
 
-void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored) {
+void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored, GivenSetting given) {
   FlagTable flags = training_flags(args);
+  // One flag that chooses the activation replaces all of them; --no-bias-gelu-fusion chooses none
+  // but the form of GELU.
+  constexpr std::string_view kActivation = "activation";
+  const bool has_activation = given == GivenSetting::kCommandLine &&
+                              std::ranges::any_of(flags.rows(), [&](const Flag& flag) {
+                                return flag.carrier == kActivation &&
+                                       flag.dest != "bias_gelu_fusion" &&
+                                       args.given.contains(flag.dest);
+                              });
   for (const Flag& flag : flags.rows()) {
-    const bool wins = flag.taken_from_checkpoint == FromCheckpoint::kAlways ||
-                      (flag.taken_from_checkpoint == FromCheckpoint::kUnlessGiven &&
-                       !args.given.contains(flag.dest));
+    if (has_activation && flag.carrier == kActivation) continue;
+    if (flag.taken_from_checkpoint == FromCheckpoint::kNever) continue;
+    const bool is_free =
+        flag.taken_from_checkpoint == FromCheckpoint::kAlways && given == GivenSetting::kByRow;
+    if (!is_free && args.given.contains(flag.dest)) continue;
     const auto found = stored.find(flag.dest);
-    if (wins && found != stored.end()) flags.assign(flag.dest, found->second);
+    if (found != stored.end()) flags.assign(flag.dest, found->second);
   }
   use_checkpoint_vocabulary(args.transformer, stored);
 }

@@ -61,11 +61,18 @@ RunConfig resolved(const RunConfig& config, int64_t world_size = 1);
 // The flags for the activations of a model. Throws Unsupported if no flags choose them.
 ActivationFlags activation_flags(const TransformerConfig& config);
 
+// The source of a setting that the command line and a checkpoint have.
+enum class GivenSetting {
+  kByRow,        // the command line, except for rows that are taken from a checkpoint kAlways
+  kCommandLine,  // the command line
+};
+
 // --use-checkpoint-args: takes the architecture from the arguments stored in a checkpoint; call it
-// before resolved(). The command line wins for settings that it names, except those that
+// before resolved(). kByRow: the command line wins for settings that it names, except those that
 // Megatron-LM always takes from the checkpoint (query groups, position embedding, biases, swiglu,
 // normalization, untied output weights). Throws ConfigError for a stored value of another type.
-void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored);
+void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored,
+                         GivenSetting given = GivenSetting::kByRow);
 
 // Takes from a checkpoint the rows of its embeddings and the number of rows without padding. Throws
 // FormatError for impossible numbers.

@@ -47,6 +47,23 @@ TEST(CheckpointSourceTest, HuggingFaceModelsAreReadTheSameWay) {
   EXPECT_THAT(contradictions(source.hf()->transformer, source.hf()->transformer), IsEmpty());
 }
 
+TEST(CheckpointSourceTest, FlagsThatTheSourceReplacesAreNamed) {
+  const CheckpointSource source = find_source(golden("hf/llama-gqa"), 0, true);
+  const auto warnings_of = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> problems;
+    TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
+    take_architecture(args, source);
+    return args.warnings;
+  };
+  EXPECT_THAT(warnings_of({"--position-embedding-type", "alibi", "--num-query-groups", "2"}),
+              testing::ElementsAre(
+                  "--position-embedding-type is rope in the checkpoint, but alibi on the command "
+                  "line; --use-checkpoint-args takes the former"));
+  EXPECT_THAT(warnings_of({"--swiglu", "--use-rotary-position-embeddings", "--disable-bias-linear",
+                           "--no-bias-gelu-fusion", "--group-query-attention"}),
+              IsEmpty());
+}
+
 TEST(CheckpointSourceTest, NothingToLoad) {
   const TemporaryDirectory empty;
   EXPECT_FALSE(find_source("", 0, true).exists());

@@ -281,6 +281,33 @@ TEST(ResolveTest, CheckpointArgumentsFillWhatTheCommandLineLeaves) {
   EXPECT_TRUE(args.activation.swiglu);
 }
 
+// A new model with a known configuration has what the command line says of it.
+TEST(ResolveTest, TheCommandLineMayWinOverAllStoredArguments) {
+  const ArgMap stored = arg_map(parsed("--openai-gelu --group-query-attention"));
+  const auto with = [&](const std::string& line, GivenSetting given) {
+    std::vector<std::string> problems;
+    TrainingArgs args = parsed_flags(words(line), ModelKind::kGpt, problems);
+    use_checkpoint_args(args, stored, given);
+    return resolved(args, 1, problems).transformer;
+  };
+  const std::string line =
+      "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
+      "--untie-embeddings-and-output-weights";
+  const TransformerConfig theirs = with(line, GivenSetting::kByRow);
+  EXPECT_EQ(theirs.position_embedding_type, PositionEmbedding::kLearnedAbsolute);
+  EXPECT_EQ(theirs.normalization, Normalization::kLayerNorm);
+  const TransformerConfig ours = with(line, GivenSetting::kCommandLine);
+  EXPECT_EQ(ours.position_embedding_type, PositionEmbedding::kRope);
+  EXPECT_EQ(ours.normalization, Normalization::kRmsNorm);
+  EXPECT_EQ(ours.activation, Activation::kSwiglu);
+  EXPECT_FALSE(ours.add_bias_linear);
+  EXPECT_TRUE(ours.untie_embeddings_and_output_weights);
+  EXPECT_TRUE(ours.group_query_attention) << "not given";
+  EXPECT_EQ(with("--no-bias-gelu-fusion", GivenSetting::kCommandLine).activation,
+            Activation::kGeluTanh)
+      << "it chooses no activation";
+}
+
 // What the rows say of --use-checkpoint-args, compared with Megatron-LM's own list.
 TEST(ResolveTest, CheckpointArgumentsAreTheMarkedRows) {
   TrainingArgs args;
