@@ -1,9 +1,12 @@
 #include "megatron/interchange/save_contents.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
 
 #include "megatron/checkpoint/commit.h"
 #include "megatron/checkpoint/fp8_state.h"
@@ -11,10 +14,34 @@
 #include "megatron/checkpoint/save.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/working.h"
+#include "megatron/core/log.h"
+#include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/folder.h"
 #include "megatron/interchange/megatron/dist_writer.h"
+#include "megatron/interchange/megatron/names.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron {
+
+void expect_place(SaveFormat format, const TransformerConfig& config) {
+  if (format == SaveFormat::kNative) return;
+  if (format == SaveFormat::kHuggingFace) {
+    static_cast<void>(hf_family_of(config));
+    return;
+  }
+  const MegatronNaming naming = format == SaveFormat::kMegatron       ? MegatronNaming::kLegacy
+                                : format == SaveFormat::kMegatronCore ? MegatronNaming::kCore
+                                                                      : MegatronNaming::kCoreFused;
+  TransformerConfig small = config;
+  small.lora_rank = 0;
+  if (small.padded_vocab_size == 0) small.padded_vocab_size = 1;
+  for (const ParameterSpec& spec : model_specs(small)) {
+    if (spec.info.role == ParameterRole::kBuffer) continue;  // of FP8, which is left out
+    std::optional<int64_t> layer;
+    const std::string pattern = without_layer(spec.name, layer);
+    megatron_name(config.kind, naming, pattern, layer && config.retro.has_layer(*layer));
+  }
+}
 
 void save_contents(const std::filesystem::path& directory, const CheckpointContents& saved,
                    SaveFormat format, const MegatronLayout& layout,
@@ -24,6 +51,7 @@ void save_contents(const std::filesystem::path& directory, const CheckpointConte
   drop_fp8_state(contents);
   if (format == SaveFormat::kTorchDist) {
     pad_vocabulary(contents, vocabulary_of(contents).shape[0]);
+    join_pieces(contents);  // the moments of padding rows are zeros, which no piece has
     return save_dist_checkpoint(directory, contents, layout, {});
   }
   const bool is_hf = format == SaveFormat::kHuggingFace;
@@ -76,7 +104,12 @@ void save_foreign(const RunConfig& run, const CheckpointState& state, const comm
         open_checkpoint(staging / iteration_directory_name(state.iteration));
     join_pieces(contents);
     save_contents(config.save, contents, config.save_format, layout, run.transformer);
-    std::filesystem::remove_all(staging);
+    std::error_code error;
+    std::filesystem::remove_all(staging, error);
+    if (error) {
+      warn(fmt::format("{}: cannot be deleted: {}; the next run there tries again",
+                       staging.string(), error.message()));
+    }
   }
   comm::barrier(world);
 }

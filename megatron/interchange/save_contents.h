@@ -13,6 +13,9 @@
 // Writes the contents of a checkpoint in any format.
 namespace megatron {
 
+// Throws Unsupported if a format has no place for a model, so that a run says it before it trains.
+void expect_place(SaveFormat format, const TransformerConfig& config);
+
 // Writes <directory>/iter_<iteration> in a format and makes it the latest. For Hugging Face the
 // directory of the iteration is the model's folder.
 void save_contents(const std::filesystem::path& directory, const CheckpointContents& contents,

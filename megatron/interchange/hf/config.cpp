@@ -131,6 +131,20 @@ void read_rope(const HfFields& fields, TransformerConfig& config, const char* th
   }
 }
 
+// Compat: as transformers 5.24, whose Llama and Mistral turn whole heads, whatever this says.
+void refuse_partial_rotation(const HfFields& fields, double factor) {
+  if (factor == 1.0) return;
+  constexpr const char* kFactor = "partial_rotary_factor";
+  const char* name = fields.has(kFactor)          ? kFactor
+                     : fields.has("rope_scaling") ? "rope_scaling"
+                                                  : "rope_parameters";
+  fields.unsupported(
+      name,
+      fmt::format("rotary positions turn {} of a head, but transformers turns whole heads of this "
+                  "family; remove partial_rotary_factor to compute as transformers does",
+                  factor));
+}
+
 void read_gpt2(const HfFields& fields, TransformerConfig& config) {
   config.num_layers = fields.size("n_layer");
   config.hidden_size = fields.size("n_embd");
@@ -164,6 +178,7 @@ void read_llama(const HfFields& fields, HfFamily family, TransformerConfig& conf
   config.hidden_dropout = 0.0;
   config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", false);
   read_rope(fields, config, "rope_theta", "partial_rotary_factor", 1.0);
+  refuse_partial_rotation(fields, config.rotary_percent);
 
   const std::string activation = fields.text("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") {
@@ -256,9 +271,15 @@ std::vector<std::string> differences(const TransformerConfig& c, HfFamily family
   require(family != HfFamily::kBloom || c.ffn_hidden_size == 4 * c.hidden_size,
           "an MLP that is not four times as wide");
   require(is_llama || family == HfFamily::kGptNeox || !c.use_rope_scaling, "rope scaling");
+  require(family == HfFamily::kGptNeox || position != PositionEmbedding::kRope ||
+              c.rotary_percent == 1.0,
+          "rotary positions of a part of each head (--rotary-percent)");
+  require(!c.use_rope_scaling || c.rotary_seq_len_interpolation_factor == 1,
+          "rope scaling beside interpolated positions");
   require(!c.apply_layernorm_1p, "--apply-layernorm-1p");
   require(!c.qk_layernorm, "--qk-layernorm");
   require(!c.rotary_interleaved, "--rotary-interleaved");
+  require(!c.retro.add_retriever, "--retro-add-retriever");
   return found;
 }
 
@@ -385,6 +406,7 @@ std::string_view tokenizer_type_of(HfFamily family) { return row_of(family).toke
 HfModel read_hf_config(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "config.json" : path;
+  warn_of_change(file);
   const json document = read_json(file);
   if (!document.is_object()) {
     throw FormatError(fmt::format("{}: is not a JSON object; copy the file again", file.string()));
@@ -487,7 +509,8 @@ HfFamily hf_family_of(const TransformerConfig& config) {
     if (found.empty()) return family;
     reasons += fmt::format("\n  {} differs in {}", name_of(family), fmt::join(found, ", "));
   }
-  throw Unsupported("no model family of Hugging Face has this configuration:" + reasons);
+  throw Unsupported("no model family of Hugging Face has this configuration:" + reasons +
+                    "\nkeep the model in the form of this program or of Megatron-LM");
 }
 
 }  // namespace megatron

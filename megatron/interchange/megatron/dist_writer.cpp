@@ -270,7 +270,7 @@ std::vector<std::string> dist_problems(const CheckpointContents& contents) {
     try {
       merged_name(name);
     } catch (const Error& error) {
-      found.push_back(fmt::format("{}: {}", name, error.what()));
+      found.emplace_back(error.what());
     }
   }
   return found;

@@ -247,8 +247,8 @@ std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_vie
   }
   if (name.empty()) {
     throw Unsupported(fmt::format(
-        "Megatron-LM's checkpoints have no place for {}; the model has an option that it does not "
-        "know",
+        "Megatron-LM's checkpoints have no place for {}: the model has an option that it does not "
+        "know; use the format native, or hf where a family of Hugging Face has the option",
         ours));
   }
   return name;

@@ -220,7 +220,8 @@ std::vector<std::string> problems(const CheckpointContents& contents,
   if (kind == ModelKind::kBert && !weights.contains("binary_head.weight") &&
       weights.contains("embedding.tokentype_embeddings.weight")) {
     found.emplace_back(
-        "the model has token types and no binary head; Megatron-LM knows both together or neither");
+        "the model has token types and no binary head; Megatron-LM knows both together or neither; "
+        "use the format native or hf");
   }
   const std::set<int64_t> attending = attending_layers(contents, kind);
   if (!attending.empty()) add_retro_problems(contents, layout, attending, found);
@@ -231,6 +232,11 @@ std::vector<std::string> problems(const CheckpointContents& contents,
     if (layer && *layer > 0 && !attends) continue;
     try {
       megatron_name(kind, layout.naming, pattern, attends);
+    } catch (const Unsupported& error) {
+      found.emplace_back(error.what());
+      continue;
+    }
+    try {
       table.at(pattern).sharding.on_rank(0, ranks).local(tensor.shape);
     } catch (const Error& error) {
       found.push_back(fmt::format("{}: {}", name, error.what()));

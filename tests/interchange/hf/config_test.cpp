@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -141,6 +142,25 @@ TEST_F(HfConfigTest, GptNeox) {
   EXPECT_FALSE(old_model.parallel_residual);
 }
 
+// transformers 5.24 turns whole heads of a Llama and a Mistral, and parts of those of a GPT-NeoX,
+// in which a rotary_pct beside rope_parameters with partial_rotary_factor does not count.
+TEST_F(HfConfigTest, PartsOfHeadsAreTurnedInGptNeoxAlone) {
+  constexpr const char* kFactor = "partial_rotary_factor";
+  const json half = {{"rope_type", "default"}, {"rope_theta", 1e4}, {kFactor, 0.5}};
+  const json scaled = {{"rope_type", "linear"}, {"factor", 2.0}, {kFactor, 0.5}};
+  EXPECT_THAT(unsupported("llama", {{"rope_parameters", half}}),
+              HasSubstr("turn 0.5 of a head, but transformers turns whole heads of this family; "
+                        "remove partial_rotary_factor"));
+  EXPECT_THAT(unsupported("llama", {{kFactor, 0.25}}),
+              HasSubstr("partial_rotary_factor is 0.25: rotary positions turn 0.25 of a head"));
+  EXPECT_THAT(unsupported("llama", {{"rope_scaling", scaled}}), HasSubstr("rope_scaling is"));
+  EXPECT_THAT(unsupported("llama", {{"model_type", "mistral"}, {kFactor, 0.25}}),
+              HasSubstr("whole heads"));
+  EXPECT_EQ(read("llama", {{kFactor, 1.0}}).transformer.rotary_percent, 1.0);
+  const json neox = {{"rope_parameters", half}, {"rotary_pct", 0.25}};
+  EXPECT_EQ(read("gpt-neox", neox).transformer.rotary_percent, 0.5);
+}
+
 TEST_F(HfConfigTest, Bloom) {
   const TransformerConfig c =
       read("bloom", {{"apply_residual_connection_post_layernorm", true}}).transformer;
@@ -261,8 +281,28 @@ TEST_F(HfConfigTest, RefusesToWriteWhatTheFamilyCannotExpress) {
   model.transformer.qk_layernorm = true;
   const std::string message = message_of<Unsupported>([&] { hf_config_text(model); });
   EXPECT_THAT(message, HasSubstr("the kind of norm, --qk-layernorm"));
-  EXPECT_THAT(message_of<Unsupported>([&] { hf_family_of(model.transformer); }),
-              HasSubstr("llama differs in"));
+  const std::string no_family = message_of<Unsupported>([&] { hf_family_of(model.transformer); });
+  EXPECT_THAT(no_family, HasSubstr("llama differs in"));
+  EXPECT_THAT(no_family, HasSubstr("keep the model in the form of this program"));
+
+  const auto llama_refusal = [&](const std::function<void(TransformerConfig&)>& change) {
+    HfModel llama = read("llama", json::object());
+    change(llama.transformer);
+    EXPECT_THROW(hf_family_of(llama.transformer), Unsupported);
+    return message_of<Unsupported>([&] { hf_config_text(llama); });
+  };
+  EXPECT_THAT(llama_refusal([](TransformerConfig& c) { c.rotary_percent = 0.5; }),
+              HasSubstr("cannot express rotary positions of a part of each head"));
+  EXPECT_THAT(llama_refusal([](TransformerConfig& c) {
+                c.use_rope_scaling = true;
+                c.rotary_seq_len_interpolation_factor = 2;
+              }),
+              HasSubstr("rope scaling beside interpolated positions"));
+  EXPECT_THAT(llama_refusal([](TransformerConfig& c) { c.retro.add_retriever = true; }),
+              HasSubstr("--retro-add-retriever"));
+  HfModel neox = read("gpt-neox", json::object());
+  neox.transformer.rotary_percent = 0.5;
+  EXPECT_EQ(read(hf_config_text(neox)).transformer.rotary_percent, 0.5);
 }
 
 }  // namespace
