@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "megatron/cli/finetune_run.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/data/data_paths.h"
 #include "megatron/models/bert/bert_task.h"
 #include "megatron/models/gpt/gpt_task.h"
 #include "megatron/models/t5/t5_task.h"
@@ -37,6 +39,9 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
   const ModelKind kind = in_common([&] { return kind_in(words); });
   FlagTable table = finetune_flag_table(flags);
   if (!read_training_words(table, kFinetuneUsage, kind, words, args, problems)) return false;
+  std::vector<std::string> rest(words.begin(), words.end());
+  flags.given = table.parse(table.take_own(rest)).given;
+  for (std::string& warning : flags_in_vain(flags)) args.warnings.push_back(std::move(warning));
   for (std::string& problem : megatron::cli::problems(flags, kind)) {
     problems.push_back(std::move(problem));
   }
@@ -55,6 +60,32 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
         fmt::format("--lora-rank is for a GPT, and the model is a {}; remove it", name_of(kind)));
   }
   return true;
+}
+
+// Throws ConfigError for missing files before anything is built.
+void expect_data_files(const TrainingArgs& args) {
+  if (!args.training.train_step.empty() || args.data.mock_data) return;
+  const std::vector<std::string> found = path_problems(args.data, args.training.eval_iters > 0);
+  if (!found.empty()) throw ConfigError(found);
+}
+
+// Texts are trained on: flags of indexed data have no effect.
+void drop_indexed_data(TrainingArgs& args) {
+  DataConfig& data = args.data;
+  for (const char* dest : {"data_path", "train_data_path", "valid_data_path", "test_data_path",
+                           "data_args_path", "per_split_data_args_path", "mock_data"}) {
+    if (!args.given.contains(dest)) continue;
+    std::string flag = dest;
+    std::ranges::replace(flag, '_', '-');
+    args.warnings.push_back(
+        fmt::format("--{} has no effect without --megatron_dataset_flag: --train_file and "
+                    "--dataset_name name the texts",
+                    flag));
+  }
+  data.data_path = data.train_data_path = data.valid_data_path = data.test_data_path = {};
+  data.data_args_path.clear();
+  data.per_split_data_args_path.clear();
+  data.mock_data = false;
 }
 
 // The task that the training command of such a model has.
@@ -84,15 +115,23 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
   Finetuning tuning{.world = world, .started = std::chrono::steady_clock::now()};
   if (!read_words(words, tuning.flags, tuning.args, tuning.problems)) return 0;
   in_common([&] {
+    if (!tuning.flags.megatron_dataset_flag) drop_indexed_data(tuning.args);
     if (!tuning.problems.empty()) throw ConfigError(tuning.problems);
     tuning.origin = choose_model(tuning.flags, tuning.args);
     choose_tokenizer(tuning.flags, tuning.origin, tuning.args);
     apply_flags(tuning.flags, is_classifier(tuning.flags, tuning.origin), tuning.args);
+    if (!tuning.flags.output_dir.empty() && tuning.args.checkpoint.save.empty()) {
+      tuning.problems.emplace_back(
+          "--save is empty, but the result in --output_dir is made of the last checkpoint; remove "
+          "--save");
+    }
     apply_launcher_settings(tuning.args, world, tuning.problems);
+    settle_architecture(tuning.origin, tuning.args, tuning.problems);
     if (!tuning.problems.empty()) throw ConfigError(tuning.problems);
   });
   tuning.replicas = replicas_of(tuning.args.parallel, world.size());
   if (tuning.flags.megatron_dataset_flag) {
+    in_common([&] { expect_data_files(tuning.args); });
     apply_indexed_data(tuning.flags, tuning.replicas, tuning.args);
     const Pretraining begun = tuning.begin();
     const std::unique_ptr<TrainTask> task = indexed_task(begun);

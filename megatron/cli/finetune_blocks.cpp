@@ -22,10 +22,10 @@ std::shared_ptr<const BlockSplits> read_blocks(const FinetuneFlags& flags, const
                                                const comm::Group& world) {
   const comm::Working working(world, "reading the texts");
   return comm::made_once(world, [&] {
+    const DatasetFiles files = files_of(flags);
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
     const TextFileOptions options{.column = flags.text_column,
                                   .keeps_linebreaks = flags.keeps_linebreaks};
-    const DatasetFiles files = files_of(flags);
     const TokenizedTexts texts = tokenized_texts(files.train, options, *tokenizer);
     const int64_t block_size = args.transformer.seq_length;
     const auto blocks_of = [&](const TokenizedTexts& of, int64_t begin, int64_t end) {

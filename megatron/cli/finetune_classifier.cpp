@@ -28,8 +28,8 @@ std::shared_ptr<const ClassifierData> read_classifier_data(const Finetuning& tun
   const std::vector<std::string>& known = tuning.origin.class_names;
   const comm::Working working(tuning.world, "reading the texts");
   return comm::made_once(tuning.world, [&] {
-    const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
     const DatasetFiles files = files_of(flags);
+    const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
     LabelledColumns given = {.text = flags.text_column, .pair = flags.text_pair_column};
     if (!flags.label_column.empty()) given.label = flags.label_column;
     const LabelledColumns columns = labelled_columns(files.train.front(), given);

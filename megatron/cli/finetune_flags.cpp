@@ -178,4 +178,25 @@ std::vector<std::string> problems(const FinetuneFlags& f, ModelKind kind) {
   return found;
 }
 
+std::vector<std::string> flags_in_vain(const FinetuneFlags& f) {
+  std::vector<std::string> found;
+  const auto warn_if = [&](bool holds, const char* dest, const char* why) {
+    if (holds && f.given.contains(dest)) {
+      found.push_back(fmt::format("--{} has no effect {}", dest, why));
+    }
+  };
+  for (const char* dest : {"train_file", "validation_file", "dataset_name", "block_size",
+                           "num_train_epochs", "text_column", "num_labels"}) {
+    warn_if(f.megatron_dataset_flag, dest,
+            "with --megatron_dataset_flag, which trains on --data-path");
+  }
+  warn_if(!f.train_file.empty(), "dataset_name", "beside --train_file");
+  warn_if(f.dataset_name.empty(), "dataset_config_name", "without --dataset_name");
+  warn_if(!f.validation_file.empty(), "validation_split_percentage", "beside --validation_file");
+  warn_if(f.max_train_steps > 0, "num_train_epochs", "beside --max_train_steps");
+  warn_if(!f.with_tracking, "report_to", "without --with_tracking");
+  warn_if(!f.with_tracking, "logging_dir", "without --with_tracking");
+  return found;
+}
+
 }  // namespace megatron::cli

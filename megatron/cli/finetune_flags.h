@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ struct FinetuneFlags {
   std::string logging_dir;  // empty: output_dir
 
   ArgMap without_effect;
+  std::set<std::string> given;  // the names of the fields that the command line sets
 };
 
 // The rows of the flags, bound to `flags`, which must outlive the table.
@@ -67,5 +69,8 @@ FlagTable finetune_flag_table(FinetuneFlags& flags);
 
 // Everything wrong with the values for such a model, one sentence each.
 std::vector<std::string> problems(const FinetuneFlags& flags, ModelKind kind);
+
+// Flags that have no effect beside others, one sentence each.
+std::vector<std::string> flags_in_vain(const FinetuneFlags& flags);
 
 }  // namespace megatron::cli

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -15,6 +16,7 @@
 #include "megatron/core/log.h"
 #include "megatron/data/python_json.h"
 #include "megatron/interchange/hf/adapters.h"
+#include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/folder.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/hf/peft_folder.h"
@@ -32,6 +34,36 @@ namespace fs = std::filesystem;
 void log_info(const std::string& text) {
   print_line(fmt::format("{:%m/%d/%Y %H:%M:%S} - INFO - finetune - {}",
                          fmt::localtime(std::time(nullptr)), text));
+}
+
+// Makes --output_dir, and says whether its result will be a Hugging Face model, or adapters of one:
+// if no family of Hugging Face has the model, the checkpoints are the result, with a warning.
+// Throws ConfigError, IoError.
+bool writes_hf_model(const Finetuning& tuning, const TrainingArgs& args) {
+  const fs::path output = tuning.flags.output_dir;
+  std::error_code error;
+  fs::create_directories(output, error);
+  if (error) {
+    throw IoError(fmt::format("--output_dir {}: cannot be created: {}; choose another folder",
+                              output.string(), error.message()));
+  }
+  try {
+    static_cast<void>(hf_family_of(args.transformer));
+    return true;
+  } catch (const Unsupported& reason) {
+    for (const char* file : {"config.json", "adapter_config.json"}) {
+      if (!fs::exists(output / file)) continue;
+      throw ConfigError(fmt::format(
+          "--output_dir {} has the {} of another model, and this one cannot replace it; choose an "
+          "empty folder ({})",
+          output.string(), file, reason.what()));
+    }
+    warn(
+        fmt::format("{}\nSo {} is the result, for every command that takes a checkpoint, and {} "
+                    "gets no Hugging Face model",
+                    reason.what(), args.checkpoint.save, output.string()));
+    return false;
+  }
 }
 
 // Writes the last checkpoint as a Hugging Face model, or its adapters, into --output_dir.
@@ -139,10 +171,16 @@ void print_summary(const TrainingArgs& args, int64_t num_samples, const Lengths&
 void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
            const FinetuneHooks& hooks) {
   const FinetuneFlags& flags = tuning.flags;
-  check_memory(begun.args, tuning.world);
-  TrainingRun run(begun.args, task, tuning.world, begun.started, begun.save_directory);
+  const TrainingArgs& args = begun.args;
+  const bool has_output = !flags.output_dir.empty() && !args.training.skip_train;
+  const bool writes_model = has_output && in_common([&] { return writes_hf_model(tuning, args); });
+  if (flags.merge_lora && args.transformer.lora_rank == 0) {
+    warn("--merge_lora has no effect: the model has no adapters");
+  }
+  check_memory(args, tuning.world);
+  TrainingRun run(args, task, tuning.world, begun.started, begun.save_directory);
   const bool resumes = !flags.resume_from_checkpoint.empty();
-  if (begun.args.transformer.kind == ModelKind::kBert && begun.source.exists() && !resumes) {
+  if (args.transformer.kind == ModelKind::kBert && begun.source.exists() && !resumes) {
     in_common([&] { load_model(hooks, begun, run); });
   } else {
     run.load(begun.source);
@@ -150,8 +188,9 @@ void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
   hooks.before_training();
   run.train();
   hooks.after_training(run.state().progress);
-  if (flags.output_dir.empty()) return;
-  on_first_rank(tuning.world, [&] { write_model(tuning, begun.args, *begun.tokenizer, hooks); });
+  if (!has_output) return;
+  if (!writes_model) return print_line(fmt::format("the model is in {}", args.checkpoint.save));
+  on_first_rank(tuning.world, [&] { write_model(tuning, args, *begun.tokenizer, hooks); });
 }
 
 void write_results(const Finetuning& tuning, const std::vector<Result>& results) {

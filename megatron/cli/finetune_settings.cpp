@@ -25,11 +25,31 @@ namespace {
 namespace fs = std::filesystem;
 using frontends::OverrideSettings;
 
-// Sets a flag's field unless the command line has it.
-void set_default(OverrideSettings& settings, const TrainingArgs& args, const char* dest,
-                 const ArgValue& value, const char* source) {
-  if (!args.given.contains(dest)) settings.set(dest, value, source);
-}
+// Sets a training flag's field unless the command line or a launcher has done so. A warning says
+// that a given flag, `source`, loses.
+class Defaults {
+ public:
+  Defaults(const FinetuneFlags& flags, TrainingArgs& args)
+      : flags_(flags), args_(args), settings_(args) {}
+
+  void set(const char* dest, const ArgValue& value, const std::string& source) {
+    if (!args_.given.contains(dest)) return settings_.set(dest, value, source);
+    const ArgValue now = settings_.value(dest);
+    const bool is_given = source.starts_with("--") && flags_.given.contains(source.substr(2));
+    if (!is_given || text_of(now) == text_of(value)) return;
+    std::string flag = dest;
+    std::ranges::replace(flag, '_', '-');
+    args_.warnings.push_back(
+        fmt::format("{} has no effect: --{}, or the launcher in its place, says {} {} instead of "
+                    "{}",
+                    source, flag, dest, text_of(now), text_of(value)));
+  }
+
+ private:
+  const FinetuneFlags& flags_;
+  TrainingArgs& args_;
+  OverrideSettings settings_;
+};
 
 // --resume_from_checkpoint names --output_dir, or a place in it that no directory has: step_<n> and
 // epoch_<n>.
@@ -65,7 +85,7 @@ Origin origin_of_config(const FinetuneFlags& flags, TrainingArgs& args) {
   settings.erase("tokenizer_type");
   settings.erase("padded_vocab_size");
   settings.erase("seq_length");
-  use_checkpoint_args(args, settings);
+  use_checkpoint_args(args, settings, GivenSetting::kCommandLine);
   return {.settings = std::move(settings),
           .folder = fs::is_directory(path) ? path : path.parent_path(),
           .class_names = model.class_names};
@@ -120,17 +140,18 @@ Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args) {
     checkpoint.use_checkpoint_args = true;
     const CheckpointSource source = find_source(checkpoint.load, checkpoint.ckpt_step, true);
     origin = {source.args(), source.directory(), source.hf() != nullptr};
+    origin.has_weights = true;
     if (origin.is_hf) origin.class_names = source.hf()->class_names;
     checkpoint.finetune = !resumes && !origin.is_hf;
   }
   origin.special_ids = special_ids(flags, origin.settings);
-  OverrideSettings settings(args);
+  Defaults settings(flags, args);
   std::vector<const char*> taken = {"hidden_dropout", "attention_dropout",
                                     "max_position_embeddings"};
   if (args.transformer.kind == ModelKind::kT5) taken.push_back("position_embedding_type");
   for (const char* dest : taken) {
     const auto found = origin.settings.find(dest);
-    if (found != origin.settings.end()) set_default(settings, args, dest, found->second, dest);
+    if (found != origin.settings.end()) settings.set(dest, found->second, dest);
   }
   return origin;
 }
@@ -145,7 +166,14 @@ bool names_tokenizer(const TrainingArgs& args) {
 }  // namespace
 
 void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, TrainingArgs& args) {
-  if (names_tokenizer(args)) return;
+  if (names_tokenizer(args)) {
+    if (!flags.tokenizer_name.empty()) {
+      args.warnings.emplace_back(
+          "--tokenizer_name has no effect: --vocab-file, --tokenizer-model or --vocab-size names "
+          "another tokenizer");
+    }
+    return;
+  }
   const fs::path folder = flags.tokenizer_name.empty()
                               ? origin.folder
                               : model_path(flags.tokenizer_name, "--tokenizer_name");
@@ -184,37 +212,35 @@ void apply_sequence_lengths(const FinetuneFlags& flags, bool is_classifier, Trai
   constexpr int64_t kOfTexts = 1024;
   constexpr int64_t kOfClasses = 128;
   constexpr int64_t kOfSummaries = 128;
-  OverrideSettings settings(args);
+  Defaults settings(flags, args);
   if (args.transformer.kind == ModelKind::kT5) {
     if (!args.given.contains("seq_length")) {
-      set_default(settings, args, "encoder_seq_length",
-                  chosen_length("--max_source_length", flags.max_source_length, kOfTexts, args),
-                  "--max_source_length");
+      settings.set("encoder_seq_length",
+                   chosen_length("--max_source_length", flags.max_source_length, kOfTexts, args),
+                   "--max_source_length");
     }
-    set_default(settings, args, "decoder_seq_length",
-                chosen_length("--max_target_length", flags.max_target_length, kOfSummaries, args),
-                "--max_target_length");
+    settings.set("decoder_seq_length",
+                 chosen_length("--max_target_length", flags.max_target_length, kOfSummaries, args),
+                 "--max_target_length");
     return;
   }
   const int64_t most = is_classifier ? kOfClasses : kOfTexts;
-  set_default(settings, args, "seq_length",
-              chosen_length("--block_size", flags.block_size, most, args), "--block_size");
+  settings.set("seq_length", chosen_length("--block_size", flags.block_size, most, args),
+               "--block_size");
   if (positions_of(args) == 0) {
-    set_default(settings, args, "max_position_embeddings", args.transformer.seq_length,
-                "--block_size");
+    settings.set("max_position_embeddings", args.transformer.seq_length, "--block_size");
   }
 }
 
 // What only a BERT or a T5 has.
 void apply_kind(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
   if (args.transformer.kind == ModelKind::kGpt) return;
-  OverrideSettings settings(args);
   if (flags.mlm_probability) {
-    set_default(settings, args, "mask_prob", *flags.mlm_probability, "--mlm_probability");
+    Defaults(flags, args).set("mask_prob", *flags.mlm_probability, "--mlm_probability");
   }
   const bool is_bert = args.transformer.kind == ModelKind::kBert;
   if (is_bert && !flags.megatron_dataset_flag) {  // the order of sentences is not learned
-    settings.set("bert_binary_head", false, "finetune");
+    OverrideSettings(args).set("bert_binary_head", false, "finetune");
   }
   // The samples get their special tokens when they are put together.
   if (!is_bert || is_classifier) args.tokenizer.tokenizer_hf_include_special_tokens = false;
@@ -258,9 +284,9 @@ void apply_trackers(const FinetuneFlags& flags, TrainingArgs& args) {
   }
   const fs::path folder = named;
   const std::set<std::string> chosen = chosen_trackers(flags.report_to);
-  OverrideSettings settings(args);
+  Defaults settings(flags, args);
   const auto set = [&](const char* tracker, const char* dest, const std::string& value) {
-    if (chosen.contains(tracker)) set_default(settings, args, dest, value, "--report_to");
+    if (chosen.contains(tracker)) settings.set(dest, value, "--report_to");
   };
   set("tensorboard", "tensorboard_dir", (folder / "tensorboard").string());
   set("jsonl", "metrics_jsonl", (folder / "metrics.jsonl").string());
@@ -274,9 +300,9 @@ void apply_trackers(const FinetuneFlags& flags, TrainingArgs& args) {
 }  // namespace
 
 void apply_flags(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
-  OverrideSettings settings(args);
+  Defaults settings(flags, args);
   const auto set = [&](const char* dest, const ArgValue& value, const char* source) {
-    set_default(settings, args, dest, value, source);
+    settings.set(dest, value, source);
   };
   apply_sequence_lengths(flags, is_classifier, args);
   apply_kind(flags, is_classifier, args);
@@ -296,6 +322,41 @@ void apply_flags(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& a
 
 namespace {
 
+int64_t integer_or_0(const ArgMap& settings, const char* name) {
+  const auto found = settings.find(name);
+  const int64_t* value = found != settings.end() ? std::get_if<int64_t>(&found->second) : nullptr;
+  return value != nullptr ? *value : 0;
+}
+
+// Forgets what config.json only follows from: the size of a head and of the MLP.
+void follow_given_sizes(const ArgMap& stored, TrainingArgs& args) {
+  const auto given = [&](const char* dest) { return args.given.contains(dest); };
+  const int64_t hidden = integer_or_0(stored, "hidden_size");
+  const int64_t heads = integer_or_0(stored, "num_attention_heads");
+  if ((given("hidden_size") || given("num_attention_heads")) && !given("kv_channels") &&
+      integer_or_0(stored, "kv_channels") * heads == hidden) {
+    args.transformer.kv_channels = 0;
+  }
+  if (given("hidden_size") && !given("ffn_hidden_size") &&
+      integer_or_0(stored, "ffn_hidden_size") == 4 * hidden) {
+    args.transformer.ffn_hidden_size = 0;
+  }
+}
+
+}  // namespace
+
+void settle_architecture(const Origin& origin, TrainingArgs& args,
+                         std::vector<std::string>& problems) {
+  if (!origin.has_weights) return follow_given_sizes(origin.settings, args);
+  for (const std::string& replaced : replaced_flags(args, origin.settings)) {
+    problems.push_back(replaced +
+                       "; its weights fit no other model: remove the flag, or train a new model "
+                       "with --config_name");
+  }
+}
+
+namespace {
+
 Lengths lengths_of(const FinetuneFlags& flags, int64_t num_samples, int64_t global_batch_size) {
   Lengths lengths;
   lengths.epoch_iters = epoch_iterations(num_samples, global_batch_size);
@@ -307,22 +368,22 @@ Lengths lengths_of(const FinetuneFlags& flags, int64_t num_samples, int64_t glob
 
 // The batch, and the iterations between checkpoints.
 void apply_batch(const FinetuneFlags& flags, int64_t replicas, TrainingArgs& args) {
-  OverrideSettings settings(args);
-  set_default(settings, args, "global_batch_size",
-              args.training.micro_batch_size * flags.gradient_accumulation_steps * replicas,
-              "--gradient_accumulation_steps");
+  Defaults(flags, args)
+      .set("global_batch_size",
+           args.training.micro_batch_size * flags.gradient_accumulation_steps * replicas,
+           "--gradient_accumulation_steps");
 }
 
 void apply_checkpoints(const FinetuneFlags& flags, const Lengths& lengths, TrainingArgs& args) {
-  OverrideSettings settings(args);
   if (!args.checkpoint.save.empty()) {
     const int64_t at_the_end = lengths.train_iters + 1;
     const bool by_epoch = flags.checkpointing_steps == "epoch";
-    set_default(settings, args, "save_interval",
-                by_epoch && lengths.epoch_iters > 0
-                    ? lengths.epoch_iters
-                    : integer_of(flags.checkpointing_steps).value_or(at_the_end),
-                "--checkpointing_steps");
+    Defaults(flags, args)
+        .set("save_interval",
+             by_epoch && lengths.epoch_iters > 0
+                 ? lengths.epoch_iters
+                 : integer_of(flags.checkpointing_steps).value_or(at_the_end),
+             "--checkpointing_steps");
   }
   if (flags.resume_from_checkpoint.empty()) return;
   const ResumePoint point = resume_point(flags.resume_from_checkpoint);
@@ -352,8 +413,7 @@ Lengths apply_samples(const FinetuneFlags& flags, int64_t num_train, int64_t num
 Lengths apply_indexed_data(const FinetuneFlags& flags, int64_t replicas, TrainingArgs& args) {
   apply_batch(flags, replicas, args);
   if (flags.max_train_steps > 0 && args.training.train_samples == 0) {
-    OverrideSettings settings(args);
-    set_default(settings, args, "train_iters", flags.max_train_steps, "--max_train_steps");
+    Defaults(flags, args).set("train_iters", flags.max_train_steps, "--max_train_steps");
   }
   const Lengths lengths{.epoch_iters = 0, .train_iters = args.training.train_iters, .epochs = 0};
   apply_checkpoints(flags, lengths, args);

@@ -10,7 +10,7 @@
 #include "megatron/settings/training_args.h"
 
 // What the flags of `megatron finetune` mean as settings of a training. Flags of pretrain-gpt that
-// are on the command line win.
+// are on the command line win, with a warning.
 namespace megatron::cli {
 
 inline constexpr const char* kCheckpoints = "checkpoints";  // the folder in --output_dir
@@ -22,6 +22,7 @@ struct Origin {
   bool is_hf = true;
   ArgMap special_ids = {};                    // pad_token_id, ..., as config.json states them
   std::vector<std::string> class_names = {};  // of a model with a head for classes
+  bool has_weights = false;                   // else they are random
 };
 
 // The kind of the model that the flags name; a GPT if they name none. Throws what choose_model()
@@ -38,6 +39,11 @@ void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, Training
 // The settings that do not depend on the data. `is_classifier`: a BERT learns labels. Throws
 // ConfigError.
 void apply_flags(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args);
+
+// Once every source of settings has been applied: sizes of a --config_name that follow from given
+// ones, and a sentence for each setting that contradicts the model whose weights are trained.
+void settle_architecture(const Origin& origin, TrainingArgs& args,
+                         std::vector<std::string>& problems);
 
 // The length of the training, in iterations.
 struct Lengths {

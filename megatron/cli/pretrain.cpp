@@ -13,10 +13,12 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
+#include "megatron/data/data_paths.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/frontends/accelerate/environment.h"
 #include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/interchange/model_kind.h"
+#include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
@@ -101,6 +103,13 @@ CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
         "--no-initialization leaves the weights undefined; give --load with a checkpoint or remove "
         "the flag");
   }
+  if (problems.empty() && !args.checkpoint.save.empty()) {
+    try {
+      expect_place(args.checkpoint.save_format, args.transformer);
+    } catch (const Unsupported& error) {
+      problems.push_back(fmt::format("--save-format: {}", error.what()));
+    }
+  }
   return source;
 }
 
@@ -121,6 +130,13 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
     return std::nullopt;
   }
   apply_launcher_settings(args, world, problems);
+  const DataConfig& data = args.data;
+  const bool is_retro = !data.retro_workdir.empty() || !data.retro_project_dir.empty();
+  if (args.training.train_step.empty() && !data.mock_data && !is_retro) {
+    for (std::string& problem : path_problems(data, args.training.eval_iters > 0)) {
+      problems.push_back(std::move(problem));
+    }
+  }
   return begin_training(std::move(args), std::move(problems), world, started);
 }
 

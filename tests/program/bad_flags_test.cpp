@@ -63,7 +63,7 @@ TEST_F(BadFlagsTest, AFormatThatCannotHoldTheModel) {
   EXPECT_THAT(refused(saving.with("--save-format", "hf").with("--qk-layernorm")),
               Contains(HasSubstr("no model family of Hugging Face has this configuration")));
   const std::vector<std::string> of_megatron =
-      refused(saving.with("--save-format", "megatron").with("--embed-layernorm"));
+      refused(saving.with("--save-format", "megatron-core").with("--embed-layernorm"));
   EXPECT_THAT(of_megatron, ElementsAre(AllOf(
                                StartsWith("--save-format: Megatron-LM's checkpoints have no place"),
                                HasSubstr("use the format native"))));

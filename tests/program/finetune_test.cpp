@@ -13,6 +13,7 @@
 namespace megatron::program {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -246,6 +247,118 @@ TEST_F(FinetuneTest, IndexedData) {
   EXPECT_EQ(iterations_of(outcome.out).size(), 5u);
   EXPECT_TRUE(std::filesystem::exists(iteration_in(path("out") / "checkpoints", 4)));
   EXPECT_TRUE(std::filesystem::exists(path("out") / "model.safetensors"));
+}
+
+TEST_F(FinetuneTest, EveryKindOfCheckpointBecomesTheResult) {
+  const auto two_steps = [this](const std::string& output) {
+    return golden_finetuning(output).with("--num_warmup_steps", "0").with("--max_train_steps", "2");
+  };
+  finetune(two_steps("native"));
+  const std::string weights = read_text(path("native") / "model.safetensors");
+  for (const std::string format : {"megatron", "megatron-core", "torch_dist", "hf"}) {
+    finetune(two_steps(format).with("--save-format", format));
+    EXPECT_EQ(read_text(path(format) / "model.safetensors"), weights) << format;
+  }
+  finetune(two_steps("precise")
+               .with("--use-distributed-optimizer")
+               .with("--use-precision-aware-optimizer")
+               .with("--exp-avg-dtype", "bf16"));
+  EXPECT_TRUE(std::filesystem::exists(path("precise") / "model.safetensors"));
+  finetune(two_steps("none").with("--skip-train"));
+  EXPECT_FALSE(std::filesystem::exists(path("none") / "model.safetensors"));
+}
+
+// A new model, with what the flags say of its architecture.
+class NewModelTest : public FinetuneTest {
+ protected:
+  Flags new_model(const std::string& output) const {
+    return golden_finetuning(output)
+        .without("--model_name_or_path")
+        .with("--config_name", golden("hf/gpt2").string())
+        .with("--num_warmup_steps", "0")
+        .with("--max_train_steps", "1");
+  }
+};
+
+TEST_F(NewModelTest, ArchitectureFlagsAreObeyed) {
+  finetune(new_model("llama")
+               .with("--position-embedding-type", "rope")
+               .with("--normalization", "RMSNorm")
+               .with("--swiglu")
+               .with("--disable-bias-linear")
+               .with("--untie-embeddings-and-output-weights")
+               .with("--group-query-attention")
+               .with("--num-query-groups", "2"));
+  const nlohmann::json llama = read_json(path("llama") / "config.json");
+  EXPECT_EQ(llama.at("model_type"), "llama");
+  EXPECT_EQ(llama.at("num_key_value_heads"), 2);
+  EXPECT_EQ(llama.at("tie_word_embeddings"), false);
+
+  // Sizes that config.json does not state follow.
+  finetune(new_model("wide").with("--hidden-size", "64").with("--num-attention-heads", "8"));
+  const nlohmann::json wide = read_json(path("wide") / "config.json");
+  EXPECT_EQ(wide.at("model_type"), "gpt2");
+  EXPECT_EQ(wide.at("n_head"), 8);
+  EXPECT_EQ(wide.at("n_inner"), 256);
+}
+
+TEST_F(NewModelTest, WithoutAFamilyItStaysInItsCheckpoints) {
+  const Flags flags = new_model("out").with("--position-embedding-type", "alibi");
+  const Outcome outcome = finetune(flags);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("gpt2 differs in the kind of position embedding"),
+                    HasSubstr("So " + (path("out") / "checkpoints").string() + " is the result")));
+  EXPECT_FALSE(std::filesystem::exists(path("out") / "config.json"));
+  EXPECT_TRUE(std::filesystem::exists(path("out") / "all_results.json"));
+  const Outcome scored =
+      run("score", {"--load", (path("out") / "checkpoints").string(), "--device", "cpu"},
+          {.input = "{\"ids\": [1, 2, 3, 5]}\n"});
+  EXPECT_EQ(scored.exit_code, 0) << scored.err;
+
+  // The model of another run must not be taken for its result.
+  std::ofstream(path("out") / "config.json") << "{}";
+  std::filesystem::remove_all(path("out") / "checkpoints");
+  const Outcome refused = run("finetune", flags.words());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("has the config.json of another model"));
+  EXPECT_THAT(iterations_of(refused.out), testing::IsEmpty());
+}
+
+TEST_F(NewModelTest, WeightsFitTheirArchitectureAlone) {
+  const auto error_of = [&](const Flags& flags) {
+    const Outcome outcome = run("finetune", flags.words());
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(iterations_of(outcome.out), testing::IsEmpty());
+    return outcome.err;
+  };
+  EXPECT_THAT(error_of(golden_finetuning("out").with("--swiglu")),
+              HasSubstr("--swiglu is False in the checkpoint, but True on the command line; its "
+                        "weights fit no other model"));
+  EXPECT_THAT(error_of(golden_finetuning("out").with("--attention-head-type", "multiquery")),
+              HasSubstr("--group-query-attention is False in the checkpoint, but True"));
+  EXPECT_THAT(error_of(golden_finetuning("out").with("--save", "")),
+              HasSubstr("--save is empty, but the result in --output_dir"));
+}
+
+TEST_F(NewModelTest, FlagsThatLoseAreWarnedOf) {
+  const Flags flags = new_model("out")
+                          .with("--gradient_accumulation_steps", "8")
+                          .with("--lr", "0.002")
+                          .with("--validation_split_percentage", "7")
+                          .with("--data-path", "none");
+  const Outcome outcome = run("finetune", flags.words(),
+                              {.environment = {{"ACCELERATE_USE_MEGATRON_LM", "true"},
+                                               {"MEGATRON_LM_NUM_MICRO_BATCHES", "2"}}});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("  Gradient Accumulation steps = 2\n"));
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("--gradient_accumulation_steps has no effect: --global-batch-size, "
+                              "or the launcher in its place, says global_batch_size 8 instead of "
+                              "32"),
+                    HasSubstr("--learning_rate has no effect: --lr, or the launcher"),
+                    HasSubstr("--validation_split_percentage has no effect beside "
+                              "--validation_file"),
+                    HasSubstr("--data-path has no effect without --megatron_dataset_flag")));
 }
 
 // Low-rank adapters.
