@@ -52,6 +52,16 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
       "sgd_momentum", model, main, momentum_buffer, grad, ranges, numbers, state, stream);
 }
 
+void lion(TensorView model, TensorView main, const Moment& exp_avg, ConstView grad,
+          const GroupRanges& ranges, std::span<const LionNumbers> numbers, ConstView state,
+          Stream stream) {
+  expect_main(model, main, "lion: main");
+  expect_moment(exp_avg, main.shape, "lion: exp_avg");
+  invariant(!exp_avg.is_fp8(), "lion: exp_avg is not in fp8");
+  return dispatch<cpu::lion, cuda::lion>("lion", model, main, exp_avg, grad, ranges, numbers, state,
+                                         stream);
+}
+
 void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream) {
   expect_joined(main, model, remainder, "join_main_params");
   return dispatch<cpu::join_main_params, cuda::join_main_params>("join_main_params", main, model,

@@ -64,6 +64,14 @@ struct SgdNumbers {
   double weight_decay = 0.0;
 };
 
+struct LionNumbers {
+  double lr = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0.0;
+  double fp16_scale = 1.0;  // as for Adam
+};
+
 // A range's group is an index into `numbers`.
 //
 // Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2):
@@ -99,6 +107,17 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
 
+// Lion (Chen et al. 2023, arXiv:2302.06675, alg. 2):
+//
+//   g = grad_scale * grad;   c = beta1 m + (1 - beta1) g
+//   w -= lr (sign(c) + weight_decay w);   m = beta2 m + (1 - beta2) g
+//
+//   model, main, grad, state  as for adam; a NaN in c makes w NaN
+//   exp_avg  [n]  io  m: fp32 | bf16 | fp16, rounded once
+void lion(TensorView model, TensorView main, const Moment& exp_avg, ConstView grad,
+          const GroupRanges& ranges, std::span<const LionNumbers> numbers, ConstView state,
+          Stream stream);
+
 // The fp32 main parameters of bf16 ones, and back (main_param.h).
 //   main       [n]  fp32     model  [n]  bf16     remainder  [n]  int16
 // join_main_params writes main; split_main_params writes the remainder that comes nearest to main.
@@ -133,6 +152,7 @@ inline constexpr int64_t kMeasureChunk = 65536;
 namespace cpu {
 decltype(kernels::adam) adam;
 decltype(kernels::sgd_momentum) sgd_momentum;
+decltype(kernels::lion) lion;
 decltype(kernels::join_main_params) join_main_params;
 decltype(kernels::split_main_params) split_main_params;
 decltype(kernels::decode_moment) decode_moment;
@@ -144,6 +164,7 @@ decltype(kernels::find_not_finite) find_not_finite;
 namespace cuda {
 decltype(kernels::adam) adam;
 decltype(kernels::sgd_momentum) sgd_momentum;
+decltype(kernels::lion) lion;
 decltype(kernels::join_main_params) join_main_params;
 decltype(kernels::split_main_params) split_main_params;
 decltype(kernels::decode_moment) decode_moment;

@@ -69,6 +69,12 @@ std::vector<std::string> problems(const OptimizerConfig& c) {
   require(c.adam_eps > 0.0, fmt::format("--adam-eps {} must be greater than 0", c.adam_eps));
   require(c.sgd_momentum >= 0.0 && c.sgd_momentum < 1.0,
           fmt::format("--sgd-momentum {} must be in [0, 1)", c.sgd_momentum));
+  for (const auto& [flag, beta] :
+       {std::pair("--lion-beta1", c.lion_beta1), std::pair("--lion-beta2", c.lion_beta2)}) {
+    require(beta >= 0.0 && beta < 1.0, fmt::format("{} {} must be in [0, 1)", flag, beta));
+  }
+  require(c.optimizer != OptimizerKind::kLion || c.exp_avg_dtype != DType::kFloat8E4M3,
+          "--exp-avg-dtype fp8 is not available with --optimizer lion; use bf16");
   require(c.muon_momentum >= 0.0 && c.muon_momentum < 1.0,
           fmt::format("--muon-momentum {} must be in [0, 1)", c.muon_momentum));
   require(c.muon_num_ns_steps >= 1,

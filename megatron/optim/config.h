@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-enum class OptimizerKind { kAdam, kSgd, kMuon };
+enum class OptimizerKind { kAdam, kSgd, kMuon, kLion };
 enum class MuonScaleMode { kSpectral, kUnitRmsNorm, kShapeScaling };
 enum class MuonPrecision { kLow, kMedium, kHigh };
 enum class MuonTpMode { kBlockwise, kDuplicated, kDistributed };
@@ -24,6 +24,8 @@ struct OptimizerConfig {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double sgd_momentum = 0.9;
+  double lion_beta1 = 0.9;
+  double lion_beta2 = 0.99;
   // Muon (optim/muon.h) of the matrices of layers; all other parameters have Adam.
   double muon_momentum = 0.95;
   bool muon_split_qkv = true;  // queries, keys and values are orthogonal by themselves

@@ -15,22 +15,10 @@
 #include "megatron/device/random.h"
 #include "megatron/device/staging.h"
 #include "megatron/device/trace.h"
-#include "megatron/kernels/muon.h"
 #include "megatron/kernels/optimizer.h"
 
 namespace megatron {
 namespace {
-
-// The group of every parameter, parallel to the parameters.
-std::vector<int32_t> group_of_parameter(std::span<const ParameterGroup> groups, size_t count) {
-  std::vector<int32_t> group_of(count);
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (const size_t parameter : groups[g].parameters) {
-      group_of[parameter] = static_cast<int32_t>(g);
-    }
-  }
-  return group_of;
-}
 
 kernels::GroupRanges ranges_in(const RangeTables& tables) {
   return {tables.ends.view(), tables.groups.view()};
@@ -45,76 +33,12 @@ void measure(Tensor found, const Tensor& flat, const RangeTables& tables) {
                              flat.stream());
 }
 
-double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
-  return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
-}
-
-// Codes of moments in fp16: clipping bounds gradients, so 2^15 is beyond all (moment_code.h).
-double fp16_scale(const OptimizerConfig& config) {
-  return config.clip_grad > 0.0 ? std::exp2(15 - std::ceil(std::log2(config.clip_grad))) : 1.0;
-}
-
-kernels::MomentCode code_of(const OptimizerConfig& config, bool is_second) {
-  return {.scale = static_cast<float>(fp16_scale(config)), .is_root = is_second};
-}
-
-// The values of the group's next update.
-kernels::AdamNumbers adam_numbers(const ParameterGroup& group, const UpdateRates& rates,
-                                  const OptimizerConfig& config) {
-  const auto step = static_cast<double>(group.step + 1);
-  return {.lr = learning_rate(group, rates),
-          .beta1 = config.adam_beta1,
-          .beta2 = config.adam_beta2,
-          .eps = config.adam_eps,
-          .weight_decay = rates.weight_decay * group.wd_mult,
-          .bias_correction1 = 1.0 - std::pow(config.adam_beta1, step),
-          .bias_correction2 = 1.0 - std::pow(config.adam_beta2, step),
-          .fp16_scale = fp16_scale(config),
-          .rounding_seed = static_cast<uint32_t>(group.step + 1) * 0x9e3779b9u};
-}
-
-kernels::SgdNumbers sgd_numbers(const ParameterGroup& group, const UpdateRates& rates,
-                                const OptimizerConfig& config) {
-  return {.lr = learning_rate(group, rates),
-          .momentum = config.sgd_momentum,
-          .weight_decay = rates.weight_decay * group.wd_mult};
-}
-
 // The stream of all parameters, which are on one device.
 Stream stream_of(const FlatParameters& parameters) {
   return parameters.buffers().empty() ? Stream{} : parameters.buffers().front().params.stream();
 }
 
-template <class Numbers, class F>
-std::vector<Numbers> numbers_of(std::span<const ParameterGroup> groups, const F& make) {
-  std::vector<Numbers> numbers;
-  for (const ParameterGroup& group : groups) numbers.push_back(make(group));
-  return numbers;
-}
-
 }  // namespace
-
-std::vector<ParameterGroup> parameter_groups(std::span<const OptimizedParameter> parameters) {
-  const auto rank_of = [](const ParameterGroup& g) {
-    return std::tuple(g.wd_mult == 0.0, g.has_decoupled_lr, g.lr_mult != 1.0, g.lr_mult);
-  };
-  std::vector<ParameterGroup> groups;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    ParameterGroup wanted;
-    wanted.wd_mult = parameters[i].has_weight_decay ? 1.0 : 0.0;
-    wanted.lr_mult = parameters[i].lr_mult;
-    wanted.has_decoupled_lr = parameters[i].has_decoupled_lr;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& g) {
-      return rank_of(g) == rank_of(wanted);
-    });
-    if (group == groups.end()) group = groups.insert(groups.end(), wanted);
-    group->parameters.push_back(i);
-  }
-  std::sort(groups.begin(), groups.end(), [&](const ParameterGroup& a, const ParameterGroup& b) {
-    return rank_of(a) < rank_of(b);
-  });
-  return groups;
-}
 
 Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
                      SumOverModel sum_over_model, comm::Group shares)
@@ -167,50 +91,27 @@ Tensor Optimizer::joined_main(const ShareState& state, int64_t begin, int64_t si
   return main;
 }
 
-Tensor Optimizer::decoded_moment(const MomentTensors& codes, bool is_second) const {
+Tensor Optimizer::decoded(const StateTensor& codes, const StateSpec& spec) const {
   const MemoryScope scope(MemoryCategory::kWorkspace);
   Tensor moment(codes.elements.shape(), DType::kFloat32, state_stream_);
-  kernels::decode_moment(moment.view(), codes.moment(), code_of(config_, is_second), state_stream_);
+  kernels::decode_moment(moment.view(), codes.moment(), spec.code(config_), state_stream_);
   return moment;
 }
 
-Optimizer::MomentTensors::MomentTensors(int64_t size, DType dtype, Stream stream) {
-  if (dtype == DType::kFloat8E4M3) {
-    elements = zeros({size}, dtype, stream);
-    exponents =
-        zeros({(size + kernels::kMomentBlock - 1) / kernels::kMomentBlock}, DType::kUInt8, stream);
-  } else {
-    elements = full({size}, 0, dtype, stream);  // uses all threads: there may be many gigabytes
+std::unique_ptr<UpdateRule> Optimizer::make_rule(size_t index, size_t share,
+                                                 const FlatSpan& span) const {
+  const FlatBuffer& buffer = parameters_.buffers()[index];
+  if (config_.optimizer != OptimizerKind::kMuon || !buffer.has_matrices) {
+    return make_element_rule(config_);
   }
-}
-
-Optimizer::MomentTensors Optimizer::MomentTensors::slice(int64_t begin, int64_t size) const {
-  constexpr int64_t kBlock = kernels::kMomentBlock;
-  MomentTensors part;
-  part.elements = elements.slice(begin, size);
-  if (exponents.defined()) {
-    part.exponents = exponents.slice(begin / kBlock, (size + kBlock - 1) / kBlock);
+  FlatSpan bucket = {0, buffer.layout.numel};
+  if (shares_.size() > 1) {
+    const FlatBucket& one = buffer.layout.buckets[share];
+    bucket = {one.begin, one.end};
   }
-  return part;
-}
-
-bool Optimizer::MomentTensors::is_code() const {
-  return elements.defined() && (elements.dtype() == DType::kFloat16 || exponents.defined());
-}
-
-kernels::Moment Optimizer::MomentTensors::moment() const {
-  Tensor of = elements;  // the same memory
-  Tensor blocks = exponents;
-  return {of.view(), blocks.defined() ? blocks.view() : TensorView{}};
-}
-
-bool Optimizer::has_adam(const FlatBuffer& buffer) const {
-  return config_.optimizer == OptimizerKind::kAdam ||
-         (config_.optimizer == OptimizerKind::kMuon && !has_muon(buffer));
-}
-
-bool Optimizer::has_muon(const FlatBuffer& buffer) const {
-  return config_.optimizer == OptimizerKind::kMuon && buffer.has_matrices;
+  invariant(span.size() * shares_.size() == bucket.size(), "each rank has a share");
+  return make_muon_rule(config_, {buffer, parameters_.parameters(), groups_, bucket, span, shares_},
+                        stream_);
 }
 
 bool Optimizer::has_main_copy(const ShareState& state) const {
@@ -227,17 +128,16 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   state.share = share;
   state.span = span;
   const Tensor params = share_of(&FlatBuffer::params, state);
-  if (keeps_remainders(config_, buffer.dtype) && !has_muon(buffer)) {
+  state.rule = make_rule(index, share, span);
+  state.specs = state.rule->state();
+  state.loaded.resize(state.specs.size());
+  if (keeps_remainders(config_, buffer.dtype) && state.rule->takes_remainders()) {
     state.remainder = zeros({span.size()}, DType::kInt16, state_stream_);
   } else {
     state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
   }
-  if (has_adam(buffer)) {
-    state.exp_avg = MomentTensors(span.size(), config_.exp_avg_dtype, state_stream_);
-    state.exp_avg_sq = MomentTensors(span.size(), config_.exp_avg_sq_dtype, state_stream_);
-  } else {
-    state.momentum_buffer = full({span.size()}, 0, DType::kFloat32, state_stream_);
-    if (has_muon(buffer)) add_matrices(state);
+  for (const StateSpec& spec : state.specs) {
+    state.tensors.emplace_back(span.size(), spec.dtype, state_stream_);
   }
 
   const std::vector<OptimizedParameter>& all = parameters_.parameters();
@@ -256,7 +156,8 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
     return range_tables(cut_to(ranges, span), stream);
   };
   state.update = tables(ranges_of(buffer.layout, update_groups), state_stream_);
-  if (state.exp_avg.exponents.defined() || state.exp_avg_sq.exponents.defined()) {
+  if (std::ranges::any_of(state.tensors,
+                          [](const StateTensor& x) { return x.exponents.defined(); })) {
     add_keys(state, update_groups);
   }
   state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream_);
@@ -281,24 +182,6 @@ void Optimizer::add_keys(ShareState& state, std::span<const int32_t> groups) con
   }
   state.update = range_tables(ranges, state_stream_);
   state.update_keys = tensor_of(keys, {static_cast<int64_t>(keys.size())}).to(state_stream_);
-}
-
-void Optimizer::add_matrices(ShareState& state) const {
-  const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
-  FlatSpan bucket = {0, buffer.layout.numel};
-  if (shares_.size() > 1) {
-    const FlatBucket& one = buffer.layout.buckets[state.share];
-    bucket = {one.begin, one.end};
-  }
-  invariant(state.span.size() * shares_.size() == bucket.size(), "each rank has a share");
-  std::vector<SharedMatrix> matrices;
-  for (MuonMatrix& matrix :
-       muon_matrices(buffer, parameters_.parameters(), config_.muon_split_qkv, stream_)) {
-    if (matrix.span.begin < bucket.begin || matrix.span.begin >= bucket.end) continue;
-    matrices.push_back({matrix.span, matrix.flops(config_.muon_num_ns_steps)});
-    state.matrices.push_back(std::move(matrix));
-  }
-  state.shared.emplace(std::move(matrices), bucket, shares_, stream_);
 }
 
 Tensor Optimizer::loss_seed(int64_t num_microbatches) const {
@@ -404,10 +287,6 @@ void Optimizer::queue_update(const UpdateRates& rates) {
   for (ShareState& state : states_) {
     Tensor params = share_of(&FlatBuffer::params, state);
     const Tensor grads = share_of(&FlatBuffer::grads, state);
-    if (state.shared) {
-      update_matrices(state, params, grads, rates);
-      continue;
-    }
     update(state, has_main_copy(state) ? params.view() : TensorView{}, grads.view(), state_.view(),
            rates, stream_);
   }
@@ -429,53 +308,20 @@ void Optimizer::update_on_host(const UpdateRates& rates) {
   });
 }
 
-void Optimizer::update_matrices(const ShareState& state, Tensor params, const Tensor& grads,
-                                const UpdateRates& rates) {
-  const std::vector<int32_t> group_of =
-      group_of_parameter(groups_, parameters_.parameters().size());
-  // A piece of a matrix in one of the share's tensors.
-  const auto in = [&](const Tensor& flat, size_t matrix, const FlatSpan& piece) {
-    const int64_t begin = state.matrices[matrix].span.begin + piece.begin - state.span.begin;
-    return flat.slice(begin, piece.size());
-  };
-  state.shared->run(
-      [&](size_t matrix, const FlatSpan& piece, Tensor direction) {
-        Tensor momentum = in(state.momentum_buffer, matrix, piece);
-        const Tensor grad = in(grads, matrix, piece);
-        kernels::muon_momentum(direction.view(), momentum.view(), grad.view(),
-                               config_.muon_momentum, config_.muon_use_nesterov, state_.view(),
-                               stream_);
-      },
-      [&](size_t matrix, const Tensor& direction) {
-        make_orthogonal(state.matrices[matrix], direction, config_);
-      },
-      [&](size_t matrix, const FlatSpan& piece, const Tensor& direction) {
-        const size_t parameter = state.matrices[matrix].parameter;
-        const ParameterGroup& group = groups_[static_cast<size_t>(group_of[parameter])];
-        Tensor model = in(params, matrix, piece);
-        Tensor main = in(state.main, matrix, piece);
-        kernels::muon_update(has_main_copy(state) ? model.view() : TensorView{}, main.view(),
-                             direction.view(), learning_rate(group, rates),
-                             rates.weight_decay * group.wd_mult, state_.view(), stream_);
-      });
-}
-
 void Optimizer::update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
                        const UpdateRates& rates, Stream stream) {
   kernels::GroupRanges ranges = ranges_in(state.update);
   if (state.update_keys.defined()) ranges.keys = std::as_const(state.update_keys).view();
   const TensorView main = state.remainder.defined() ? state.remainder.view() : state.main.view();
-  if (has_adam(parameters_.buffers()[state.buffer])) {
-    const auto numbers = numbers_of<kernels::AdamNumbers>(
-        groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });
-    kernels::adam(model, main, state.exp_avg.moment(), state.exp_avg_sq.moment(), grad, ranges,
-                  numbers, decision, stream);
-  } else {
-    const auto numbers = numbers_of<kernels::SgdNumbers>(
-        groups_, [&](const ParameterGroup& g) { return sgd_numbers(g, rates, config_); });
-    kernels::sgd_momentum(model, main, state.momentum_buffer.view(), grad, ranges, numbers,
-                          decision, stream);
-  }
+  state.rule->update({.model = model,
+                      .main = main,
+                      .state = state.tensors,
+                      .grad = grad,
+                      .ranges = ranges,
+                      .groups = groups_,
+                      .rates = rates,
+                      .decision = decision},
+                     stream);
 }
 
 double Optimizer::parameter_norm() const {
@@ -495,14 +341,6 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
       const auto show_part = [&](std::string_view name, const Tensor& flat) {
         if (flat.defined()) show(name, flat.slice(part.begin, size));
       };
-      const auto show_moment = [&](std::string_view name, const MomentTensors& moment,
-                                   const Tensor& loaded, bool is_second) {
-        if (loaded.defined() || !moment.is_code()) {
-          show_part(name, loaded.defined() ? loaded : moment.elements);
-        } else {
-          show(name, decoded_moment(moment.slice(part.begin, size), is_second));
-        }
-      };
       if (state.loaded_main.defined()) {
         show_part("main_param", state.loaded_main);
       } else if (state.remainder.defined()) {
@@ -510,9 +348,16 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
       } else if (buffer.dtype != DType::kFloat32) {
         show_part("main_param", state.main);
       }
-      show_moment("exp_avg", state.exp_avg, state.loaded_exp_avg, false);
-      show_moment("exp_avg_sq", state.exp_avg_sq, state.loaded_exp_avg_sq, true);
-      show_part("momentum_buffer", state.momentum_buffer);
+      for (size_t i = 0; i < state.specs.size(); ++i) {
+        const StateSpec& spec = state.specs[i];
+        const StateTensor& tensor = state.tensors[i];
+        const Tensor& loaded = state.loaded[i];
+        if (loaded.defined() || !tensor.is_code()) {
+          show_part(spec.name, loaded.defined() ? loaded : tensor.elements);
+        } else {
+          show(spec.name, decoded(tensor.slice(part.begin, size), spec));
+        }
+      }
     }
   }
 }
@@ -527,19 +372,17 @@ void Optimizer::visit_memory(const StateVisitor& visit) const {
         if (!flat.defined()) return;
         visit(parameter, name, part.part, flat.slice(part.begin, part.part.size()));
       };
-      const auto show_moment = [&](std::string_view name, std::string_view exponents,
-                                   const MomentTensors& moment) {
-        show(name, moment.elements);
-        if (!moment.exponents.defined()) return;
-        const Tensor of_part = moment.slice(part.begin, part.part.size()).exponents;
-        const int64_t begin = part.part.begin / kBlock;
-        visit(parameter, exponents, {begin, begin + of_part.numel()}, of_part);
-      };
       if (has_main_copy(state)) show("main_param", state.main);
       show("main_param", state.remainder);
-      show_moment("exp_avg", "exponents of exp_avg", state.exp_avg);
-      show_moment("exp_avg_sq", "exponents of exp_avg_sq", state.exp_avg_sq);
-      show("momentum_buffer", state.momentum_buffer);
+      for (size_t i = 0; i < state.specs.size(); ++i) {
+        const StateTensor& tensor = state.tensors[i];
+        show(state.specs[i].name, tensor.elements);
+        if (!tensor.exponents.defined()) continue;
+        const Tensor of_part = tensor.slice(part.begin, part.part.size()).exponents;
+        const int64_t begin = part.part.begin / kBlock;
+        visit(parameter, fmt::format("exponents of {}", state.specs[i].name),
+              {begin, begin + of_part.numel()}, of_part);
+      }
     }
   }
 }
@@ -555,9 +398,10 @@ OptimizerScalars Optimizer::scalars() const {
 void Optimizer::prepare_load() {
   for (ShareState& state : states_) {
     if (state.remainder.defined()) state.loaded_main = joined_main(state, 0, state.span.size());
-    if (state.exp_avg.is_code()) state.loaded_exp_avg = decoded_moment(state.exp_avg, false);
-    if (state.exp_avg_sq.is_code()) {
-      state.loaded_exp_avg_sq = decoded_moment(state.exp_avg_sq, true);
+    for (size_t i = 0; i < state.specs.size(); ++i) {
+      if (state.tensors[i].is_code()) {
+        state.loaded[i] = decoded(state.tensors[i], state.specs[i]);
+      }
     }
   }
 }
@@ -568,14 +412,13 @@ void Optimizer::keep_loaded(ShareState& state) {
     kernels::split_main_params(state.remainder.view(), state.loaded_main.view(), params.view(),
                                state_stream_);
   }
-  const auto encode = [&](const MomentTensors& codes, const Tensor& loaded, bool is_second) {
-    if (!loaded.defined()) return;
-    kernels::encode_moment(codes.moment(), loaded.view(), code_of(config_, is_second),
-                           state_stream_);
-  };
-  encode(state.exp_avg, state.loaded_exp_avg, false);
-  encode(state.exp_avg_sq, state.loaded_exp_avg_sq, true);
-  state.loaded_main = state.loaded_exp_avg = state.loaded_exp_avg_sq = Tensor();
+  for (size_t i = 0; i < state.specs.size(); ++i) {
+    if (!state.loaded[i].defined()) continue;
+    kernels::encode_moment(state.tensors[i].moment(), std::as_const(state.loaded[i]).view(),
+                           state.specs[i].code(config_), state_stream_);
+    state.loaded[i] = Tensor();
+  }
+  state.loaded_main = Tensor();
 }
 
 void Optimizer::load(const OptimizerScalars& scalars) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,22 +18,10 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/host_update.h"
 #include "megatron/optim/loss_scaler.h"
-#include "megatron/optim/muon.h"
-#include "megatron/optim/parameter_scheduler.h"
-#include "megatron/optim/shared_matrices.h"
+#include "megatron/optim/parameter_group.h"
+#include "megatron/optim/update_rule.h"
 
 namespace megatron {
-
-// Parameters with one learning rate and weight decay, and their number of updates. Groups with
-// weight decay come before those without, lr_mult 1 before others; there are no empty groups.
-struct ParameterGroup {
-  double wd_mult = 1.0;  // 1: weight decay; 0: none
-  double lr_mult = 1.0;
-  bool has_decoupled_lr = false;
-  int64_t step = 0;                // updates so far; skipped iterations do not count
-  std::vector<size_t> parameters;  // positions in FlatParameters::parameters(), rising
-};
-std::vector<ParameterGroup> parameter_groups(std::span<const OptimizedParameter> parameters);
 
 struct StepResult {
   bool ok = false;  // false: a gradient overflowed under the loss scale; nothing was updated
@@ -45,8 +34,8 @@ struct StepResult {
 struct StepOptions {
   Tensor losses = {};  // fp32: if one of them is NaN nothing is updated; may be undefined
   bool measures_parameters = false;  // requests StepResult::parameter_norm
-  // [1] fp32: the sum of the weights of `num_microbatches` microbatches, whose gradients were summed
-  // up as if each were 1 (kernels::weigh_gradients); undefined: they are.
+  // [1] fp32: the sum of the weights of `num_microbatches` microbatches, whose gradients were
+  // summed up as if each were 1 (kernels::weigh_gradients); undefined: they are.
   Tensor weight = {};
   int64_t num_microbatches = 0;
 };
@@ -64,11 +53,11 @@ struct OptimizerScalars {
 };
 
 // Visits the state of one parameter, or the part that this rank updates, under the names of
-// Megatron's checkpoints: main_param (16-bit models only), exp_avg and exp_avg_sq, or
-// momentum_buffer (SGD, and Muon's matrices). `part` is the range of the parameter's elements in
-// row-major order; `tensor` [part.size()] is fp32, or bf16 if moments are, and shares the
-// optimizer's memory: saving reads it, loading writes it. Remainders of main parameters and moments
-// in fp16 and fp8 show as fp32 copies, which loading writes after prepare_load().
+// Megatron's checkpoints: main_param (16-bit models only), and those of the
+// update rule (exp_avg, exp_avg_sq, momentum_buffer). `part` is the range of the parameter's
+// elements in row-major order; `tensor` [part.size()] is fp32, or bf16 if moments are, and shares
+// the optimizer's memory: saving reads it, loading writes it. Remainders of main parameters and
+// moments in fp16 and fp8 show as fp32 copies, which loading writes after prepare_load().
 using StateVisitor = std::function<void(const OptimizedParameter& parameter, std::string_view state,
                                         const FlatSpan& part, Tensor tensor)>;
 
@@ -76,7 +65,7 @@ using StateVisitor = std::function<void(const OptimizedParameter& parameter, std
 // the stream's work. Empty if this rank has the whole model.
 using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 
-// Keeps fp32 main parameters and the state of Adam, SGD or Muon for every parameter, and turns the
+// Keeps fp32 main parameters and the state of an update rule for every parameter, and turns the
 // main gradients of an iteration into one update. With use_precision_aware_optimizer moments may
 // have 16 or 8 bits, and the main parameters of bf16 ones are kept as the 16 bits that those lack.
 //
@@ -136,21 +125,6 @@ class Optimizer {
   void reload_main_params();
 
  private:
-  // A kernels::Moment.
-  struct MomentTensors {
-    Tensor elements;
-    Tensor exponents;  // of fp8
-
-    MomentTensors() = default;
-    // Zeros.
-    MomentTensors(int64_t size, DType dtype, Stream stream);
-    // Elements [begin, begin + size); begin is a multiple of kernels::kMomentBlock.
-    MomentTensors slice(int64_t begin, int64_t size) const;
-    // Do other numbers stand for the elements?
-    bool is_code() const;
-    kernels::Moment moment() const;
-  };
-
   // The state of one share of a FlatBuffer, or of a piece of it if the host computes.
   struct ShareState {
     size_t buffer = 0;  // position in FlatParameters::buffers()
@@ -158,36 +132,29 @@ class Optimizer {
     FlatSpan span;      // of the buffer
     Tensor main;        // fp32; the parameters themselves if they are fp32 and on the same side
     Tensor remainder;   // or int16 instead of `main`: what it has beyond bf16 parameters
-    MomentTensors exp_avg;
-    MomentTensors exp_avg_sq;
-    Tensor momentum_buffer;
-    std::vector<MuonMatrix> matrices;      // of Muon, in the bucket of the share
-    std::optional<SharedMatrices> shared;  // the work on them
-    // From prepare_load() to load(): in fp32 what has another form.
+    std::unique_ptr<UpdateRule> rule;
+    std::vector<StateSpec> specs;      // of the rule
+    std::vector<StateTensor> tensors;  // parallel to `specs`
+    // From prepare_load() to load(): in fp32 what has another form; undefined if nothing has.
     Tensor loaded_main;
-    Tensor loaded_exp_avg;
-    Tensor loaded_exp_avg_sq;
-    RangeTables update;     // ranges by parameter group
-    Tensor update_keys;     // of these ranges, with moments in fp8
-    RangeTables norm;       // ranges by their role in the norm
-    RangeTables parameter;  // ranges by position in FlatParameters::parameters()
+    std::vector<Tensor> loaded;  // parallel to `specs`
+    RangeTables update;          // ranges by parameter group
+    Tensor update_keys;          // of these ranges, with moments in fp8
+    RangeTables norm;            // ranges by their role in the norm
+    RangeTables parameter;       // ranges by position in FlatParameters::parameters()
   };
 
   ShareState make_state(size_t buffer, size_t share, const FlatSpan& span) const;
-  // Is the buffer's state that of Adam, or of Muon?
-  bool has_adam(const FlatBuffer& buffer) const;
-  bool has_muon(const FlatBuffer& buffer) const;
+  std::unique_ptr<UpdateRule> make_rule(size_t buffer, size_t share, const FlatSpan& span) const;
   // Makes the tables of an update with moments in fp8; groups by number in the buffer.
   void add_keys(ShareState& state, std::span<const int32_t> groups) const;
-  // Adds the matrices of a share's bucket to its state.
-  void add_matrices(ShareState& state) const;
   // Are main parameters a copy, which an update rounds, or copies, into the model?
   bool has_main_copy(const ShareState& state) const;
   Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
   // Elements [begin, begin + size) of a share's remainders, joined with the parameters.
   Tensor joined_main(const ShareState& state, int64_t begin, int64_t size) const;
-  // The first or second moment that codes stand for.
-  Tensor decoded_moment(const MomentTensors& codes, bool is_second) const;
+  // The numbers that codes stand for.
+  Tensor decoded(const StateTensor& codes, const StateSpec& spec) const;
   // Ends prepare_load(): the loaded tensors become remainders and codes.
   void keep_loaded(ShareState& state);
   // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums].
@@ -199,8 +166,6 @@ class Optimizer {
   void queue_update(const UpdateRates& rates);
   // Waits for the decision, and updates on the host.
   void update_on_host(const UpdateRates& rates);
-  void update_matrices(const ShareState& state, Tensor params, const Tensor& grads,
-                       const UpdateRates& rates);
   void update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
               const UpdateRates& rates, Stream stream);
   [[noreturn]] void throw_not_finite(int64_t first) const;

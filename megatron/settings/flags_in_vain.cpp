@@ -177,9 +177,14 @@ class FlagsInVain {
 
   void optimizer() {
     const OptimizerConfig& optimizer = args_.optimizer;
-    warn_if(optimizer.optimizer == OptimizerKind::kSgd &&
-                (given("adam_beta1") || given("adam_beta2") || given("adam_eps")),
-            "--adam-beta1, --adam-beta2 and --adam-eps have no effect with --optimizer sgd");
+    const bool has_adam = optimizer.optimizer == OptimizerKind::kAdam ||
+                          optimizer.optimizer == OptimizerKind::kMuon;
+    warn_if(!has_adam && (given("adam_beta1") || given("adam_beta2") || given("adam_eps")),
+            "--adam-beta1, --adam-beta2 and --adam-eps have no effect with --optimizer sgd and "
+            "lion");
+    warn_if(optimizer.optimizer != OptimizerKind::kLion &&
+                (given("lion_beta1") || given("lion_beta2")),
+            "--lion-beta1 and --lion-beta2 have no effect without --optimizer lion");
     warn_if(optimizer.optimizer != OptimizerKind::kSgd && given("sgd_momentum"),
             "--sgd-momentum has no effect without --optimizer sgd");
     const bool is_muon_given =
@@ -200,21 +205,24 @@ class FlagsInVain {
 
   void optimizer_types() {
     const OptimizerConfig& c = args_.optimizer;
-    const bool is_adam = c.optimizer != OptimizerKind::kSgd;  // Muon's other parameters, too
-    const bool has_16_bit_moments =
-        is_adam && (c.exp_avg_dtype != DType::kFloat32 || c.exp_avg_sq_dtype != DType::kFloat32);
+    const bool has_first = c.optimizer != OptimizerKind::kSgd;  // Muon's other parameters, too
+    const bool has_second = has_first && c.optimizer != OptimizerKind::kLion;
+    const bool has_16_bit_moments = (has_first && c.exp_avg_dtype != DType::kFloat32) ||
+                                    (has_second && c.exp_avg_sq_dtype != DType::kFloat32);
     warn_if(c.use_precision_aware_optimizer && !has_16_bit_moments &&
                 c.main_grads_dtype == DType::kFloat32,
             "--use-precision-aware-optimizer has no effect with all types fp32; main parameters "
             "take 2 bytes with --bf16 anyway");
-    warn_if(!is_adam && (given("exp_avg_dtype") || given("exp_avg_sq_dtype")),
+    warn_if(!has_first && (given("exp_avg_dtype") || given("exp_avg_sq_dtype")),
             "--exp-avg-dtype and --exp-avg-sq-dtype have no effect with --optimizer sgd");
+    warn_if(has_first && !has_second && given("exp_avg_sq_dtype"),
+            "--exp-avg-sq-dtype has no effect with --optimizer lion");
     // A rounding that a step of 1 - beta2 cannot leave: half of the last place, in fp16 of the
     // root.
     const bool is_bf16 = c.exp_avg_sq_dtype == DType::kBFloat16;
     const bool is_stuck = (is_bf16 && c.adam_beta2 >= 0.996) ||
                           (c.exp_avg_sq_dtype == DType::kFloat16 && c.adam_beta2 > 0.999);
-    warn_if(is_adam && is_stuck,
+    warn_if(has_second && is_stuck,
             fmt::format("--exp-avg-sq-dtype {} with --adam-beta2 {}: the second moment cannot "
                         "fall, because so small changes are rounded away; use --adam-beta2 {}, or "
                         "--exp-avg-sq-dtype {}",

@@ -240,7 +240,8 @@ void load_into(Optimizer& optimizer, const std::vector<OptimizedParameter>& mode
 }
 
 TEST(OptimizerTest, RemaindersHaveTheBitsOfFp32MainParameters) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kLion}) {
     std::vector<Snapshot> results;
     for (const bool is_aware : {false, true}) {
       const auto model = optimizer_small_model(DType::kBFloat16);
@@ -257,6 +258,45 @@ TEST(OptimizerTest, RemaindersHaveTheBitsOfFp32MainParameters) {
     }
     EXPECT_EQ(results[0].at({"main_param", "norm.weight"}).dtype(), DType::kFloat32);
     expect_same_bits(results[1], results[0]);
+  }
+}
+
+// Against the formula in double precision. Elements whose direction is within rounding of 0 may have
+// either sign.
+TEST(OptimizerTest, LionMovesByTheSignOfItsInterpolation) {
+  const auto model = optimizer_small_model();
+  FlatParameters flat(model, {});
+  OptimizerConfig config = optimizer_config_of();
+  config.optimizer = OptimizerKind::kLion;
+  config.clip_grad = 0.0;
+  config.lion_beta1 = 0.8;
+  config.lion_beta2 = 0.95;
+  Optimizer optimizer(flat, config);
+  std::vector<std::vector<double>> w;
+  std::vector<std::vector<double>> m;
+  for (const auto& p : model) {
+    const auto values = p.variable.data().span<float>();
+    w.emplace_back(values.begin(), values.end());
+    m.emplace_back(values.size(), 0.0);
+  }
+  for (uint64_t k = 1; k <= 5; ++k) {
+    set_grads(model, 100 * k);
+    for (size_t n = 0; n < model.size(); ++n) {
+      for (size_t i = 0; i < w[n].size(); ++i) {
+        const double g = element(model[n].variable.grad(), static_cast<int64_t>(i));
+        const double direction = 0.8 * m[n][i] + 0.2 * g;
+        ASSERT_GT(std::abs(direction), 1e-6);
+        const double step = direction > 0 ? 1.0 : -1.0;
+        m[n][i] = 0.95 * m[n][i] + 0.05 * g;
+        w[n][i] -= kRates.lr * (step + (n == 0 ? kRates.weight_decay : 0.0) * w[n][i]);
+      }
+    }
+    EXPECT_TRUE(optimizer.step(kRates).ok);
+  }
+  for (size_t n = 0; n < model.size(); ++n) {
+    for (size_t i = 0; i < w[n].size(); ++i) {
+      EXPECT_NEAR(element(model[n].variable.data(), static_cast<int64_t>(i)), w[n][i], 1e-5);
+    }
   }
 }
 
@@ -395,7 +435,8 @@ TEST(OptimizerTest, LearningRateMultiplierAndDecoupledRate) {
 }
 
 TEST(OptimizerTest, ContinuesFromSavedState) {
-  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kLion}) {
     OptimizerConfig config = optimizer_config_of(DType::kFloat16);
     config.optimizer = kind;
     config.initial_loss_scale = 4;

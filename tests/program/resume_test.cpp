@@ -83,6 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
                          .with("--exp-avg-sq-dtype", "fp16");
                    },
                    3},
+        ResumeCase{"lion_bf16",
+                   [](const Flags& f) { return f.with("--optimizer", "lion").with("--bf16"); }, 5},
         ResumeCase{"muon", [](const Flags& f) { return f.with("--optimizer", "muon"); }, 4},
         ResumeCase{"muon_bf16_llama",
                    [](const Flags& f) {

@@ -236,6 +236,25 @@ void sgd_block(float* __restrict w, float* __restrict buffer, const float* __res
   }
 }
 
+// 1, -1 or 0; NaN stays NaN.
+float sign_of(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+void lion_block(float* __restrict w, float* __restrict m, const float* __restrict g, int64_t n,
+                const LionNumbers& numbers, float scale) {
+  const auto lr = static_cast<float>(numbers.lr);
+  const auto beta1 = static_cast<float>(numbers.beta1);
+  const auto beta2 = static_cast<float>(numbers.beta2);
+  const auto rest1 = static_cast<float>(1.0 - numbers.beta1);
+  const auto rest2 = static_cast<float>(1.0 - numbers.beta2);
+  const auto weight_decay = static_cast<float>(numbers.weight_decay);
+  for (int64_t i = 0; i < n; ++i) {
+    const float gi = scale * g[i];
+    const float step = sign_of(beta1 * m[i] + rest1 * gi);
+    m[i] = beta2 * m[i] + rest2 * gi;
+    w[i] -= lr * (step + weight_decay * w[i]);
+  }
+}
+
 const StepState& state_in(ConstView state, const char* who) {
   expect_shape(state.shape, {kStepStateBytes}, who);
   return *reinterpret_cast<const StepState*>(state.as<uint8_t>());
@@ -278,6 +297,23 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                 [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
                   sgd_block(w, buffer + begin, g, count, numbers[group], scale);
                 });
+}
+
+void lion(TensorView model, TensorView main, const Moment& exp_avg, ConstView grad,
+          const GroupRanges& ranges, std::span<const LionNumbers> numbers, ConstView state,
+          Stream) {
+  const StepState& step = state_in(state, "lion");
+  if (step.is_skipped != 0) return;
+  const auto scale = static_cast<float>(step.grad_scale);
+  update_blocks(
+      "lion", model, main, grad, ranges,
+      [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
+        float m_scratch[kBlock];
+        const Storing how = {.code = {.scale = static_cast<float>(numbers[group].fp16_scale)}};
+        float* m = load_block(exp_avg, begin, count, how, m_scratch);
+        lion_block(w, m, g, count, numbers[group], scale);
+        store_block(exp_avg, begin, count, how, m);
+      });
 }
 
 void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream) {

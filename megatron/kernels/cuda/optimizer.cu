@@ -24,17 +24,17 @@ __device__ void update_elements(const Update<Rule>& u, float grad_scale, int64_t
       end = u.ranges.ends[++range];
       numbers = u.groups[u.ranges.groups[range]];
     }
-    float of_element[Rule::kBuffers];
+    float element_state[Rule::kBuffers];
 #pragma unroll
     for (int b = 0; b < Rule::kBuffers; ++b) {
       const bool is_code = u.buffers[b].dtype == DType::kFloat16;
-      of_element[b] = is_code ? decoded(state[b][i], u.codes[b]) : state[b][i];
+      element_state[b] = is_code ? decoded(state[b][i], u.codes[b]) : state[b][i];
     }
-    Rule::update(w[i], of_element, grad_scale * g[i], numbers);
+    Rule::update(w[i], element_state, grad_scale * g[i], numbers);
 #pragma unroll
     for (int b = 0; b < Rule::kBuffers; ++b) {
       const bool is_code = u.buffers[b].dtype == DType::kFloat16;
-      state[b][i] = is_code ? encoded(of_element[b], u.codes[b]) : of_element[b];
+      state[b][i] = is_code ? encoded(element_state[b], u.codes[b]) : element_state[b];
     }
   }
 
@@ -172,9 +172,9 @@ template <int N>
 __global__ void __launch_bounds__(kThreads)
     measure_kernel(Measure* partials, AnyInput x, Ranges ranges, int64_t n, int64_t num_groups) {
   __shared__ double shared[kWarp];
-  Measure* const of_group = partials + static_cast<int64_t>(blockIdx.x) * num_groups;
+  Measure* const group_sums = partials + static_cast<int64_t>(blockIdx.x) * num_groups;
   for (int64_t group = threadIdx.x; group < num_groups; group += blockDim.x) {
-    of_group[group] = {0.0, 0.0};
+    group_sums[group] = {0.0, 0.0};
   }
   __syncthreads();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kMeasureChunk;
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kThreads)
     const double squares = block_sum(mine.squares, shared);
     const double zeros = block_sum(mine.zeros, shared);
     if (threadIdx.x == 0) {
-      Measure& sum = of_group[ranges.groups[range]];
+      Measure& sum = group_sums[ranges.groups[range]];
       sum.squares += squares;
       sum.zeros += zeros;
     }
@@ -250,6 +250,15 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
   expect_shape(momentum_buffer.shape, main.shape, "sgd_momentum: momentum_buffer");
   auto u = update_of<SgdRule>(model, main, grad, ranges, numbers, state, "sgd_momentum");
   u.buffers[0] = any_output(momentum_buffer, "sgd_momentum: momentum_buffer");
+  run(u, main.numel(), stream);
+}
+
+void lion(TensorView model, TensorView main, const Moment& exp_avg, ConstView grad,
+          const GroupRanges& ranges, std::span<const LionNumbers> numbers, ConstView state,
+          Stream stream) {
+  auto u = update_of<LionRule>(model, main, grad, ranges, numbers, state, "lion");
+  u.codes[0] = {.scale = numbers.empty() ? 1.0f : static_cast<float>(numbers[0].fp16_scale)};
+  u.buffers[0] = any_output(exp_avg.elements, "lion: exp_avg");
   run(u, main.numel(), stream);
 }
 

@@ -6,8 +6,8 @@
 #include "megatron/kernels/main_param.h"
 #include "megatron/kernels/optimizer.h"
 
-// What the kernels of an update share: ranges with a group of numbers each, the rules, and main
-// parameters in their two forms.
+// Shared parts of the optimizer kernels: ranges of parameter groups, the update rules, and main
+// parameters in both storage forms (fp32, or bf16 with 16-bit remainders).
 namespace megatron::kernels::cuda {
 
 // Elements of a thread: one 16-byte access of fp32 state.
@@ -67,6 +67,16 @@ inline SgdFloats floats_of(const SgdNumbers& numbers) {
           static_cast<float>(numbers.weight_decay)};
 }
 
+struct LionFloats {
+  float lr, beta1, beta2, rest1, rest2, weight_decay;
+};
+
+inline LionFloats floats_of(const LionNumbers& numbers) {
+  return {static_cast<float>(numbers.lr),          static_cast<float>(numbers.beta1),
+          static_cast<float>(numbers.beta2),       static_cast<float>(1.0 - numbers.beta1),
+          static_cast<float>(1.0 - numbers.beta2), static_cast<float>(numbers.weight_decay)};
+}
+
 // The state of one element and its update. A rule has kBuffers buffers besides the weight.
 struct AdamRule {
   using Floats = AdamFloats;
@@ -89,6 +99,18 @@ struct SgdRule {
   __device__ static void update(float& w, float (&state)[kBuffers], float g, const Floats& c) {
     state[0] = c.momentum * state[0] + g + c.weight_decay * w;
     w -= c.lr * state[0];
+  }
+};
+
+struct LionRule {
+  using Floats = LionFloats;
+  static constexpr int kBuffers = 1;
+
+  __device__ static void update(float& w, float (&state)[kBuffers], float g, const Floats& c) {
+    const float m = c.beta1 * state[0] + c.rest1 * g;
+    const float step = m > 0.0f ? 1.0f : m < 0.0f ? -1.0f : m;  // NaN stays NaN
+    state[0] = c.beta2 * state[0] + c.rest2 * g;
+    w -= c.lr * (step + c.weight_decay * w);
   }
 };
 

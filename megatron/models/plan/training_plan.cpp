@@ -9,6 +9,7 @@
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/models/t5/t5_model.h"
 #include "megatron/optim/host_update.h"
+#include "megatron/optim/update_rule.h"
 #include "megatron/parallel/pipeline/schedule.h"
 
 namespace megatron {
@@ -91,14 +92,15 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   } else if (is_16_bit || o.optimizer_cpu_offload) {
     add_state("fp32 main parameters", block(shard, DType::kFloat32));
   }
-  // The others have Adam's moments.
-  const int64_t with_momentum = o.optimizer == OptimizerKind::kSgd ? shard : matrices;
-  const int64_t with_moments = shard - with_momentum;
-  const auto moment = [&](DType dtype) {
-    return block(kernels::moment_bytes(with_moments, dtype), DType::kUInt8);
+  const auto state = [&](const UpdateRule& rule, int64_t elements) {
+    int64_t bytes = 0;
+    for (const StateSpec& spec : rule.state()) {
+      bytes += block(kernels::moment_bytes(elements, spec.dtype), DType::kUInt8);
+    }
+    return bytes;
   };
-  add_state("Adam's two moments", moment(o.exp_avg_dtype) + moment(o.exp_avg_sq_dtype));
-  add_state("momentum", block(with_momentum, DType::kFloat32));
+  add_state("moments", state(*make_element_rule(o), shard - matrices));
+  add_state("momentum of matrices", block(matrices, DType::kFloat32));
   if (is_on_host) {
     add_state("gradients and parameters on their way",
               HostUpdate::pinned_bytes(std::min(shard, kHostPiece)));

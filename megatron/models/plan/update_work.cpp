@@ -8,6 +8,7 @@
 #include "megatron/models/plan/planned_parameters.h"
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/optim/muon.h"
+#include "megatron/optim/update_rule.h"
 
 namespace megatron {
 namespace {
@@ -28,17 +29,17 @@ struct Bytes {
       constexpr int64_t kMany = 1 << 20;
       return static_cast<double>(kernels::moment_bytes(kMany, dtype)) / kMany;
     };
-    moments = of_moment(o.exp_avg_dtype) + of_moment(o.exp_avg_sq_dtype);
+    for (const StateSpec& spec : make_element_rule(o)->state()) state += of_moment(spec.dtype);
   }
   double grad;
   double param;
   double main;     // of main parameters
   double joined;   // read from the model with them
   double rounded;  // written to the model
-  double moments;
+  double state = 0;  // of the update rule
 
   // Reads the state and writes it.
-  double update(double state) const { return 2 * (main + state) + joined + rounded; }
+  double update() const { return 2 * (main + state) + joined + rounded; }
 };
 
 // Besides products: the direction in fp32, and the matrix of the products in 16 bits or fp32.
@@ -85,14 +86,13 @@ UpdateWork update_work(const PlannedTraining& t, int64_t stage) {
         std::max(flops / shards, largest);
   }
   const double others = (numel - matrices) / shards;
-  const double state = o.optimizer == OptimizerKind::kSgd ? 4 : b.moments;
   const double measured = b.grad;  // for the norm
   if (o.optimizer_cpu_offload) {
     work.device_bytes += others * (measured + b.grad + b.param);
-    work.host_bytes = others * (b.grad + b.update(state));
+    work.host_bytes = others * (b.grad + b.update());
     work.bus_bytes = others * (b.grad + b.param);
   } else {
-    work.device_bytes += others * (measured + b.grad + b.update(state));
+    work.device_bytes += others * (measured + b.grad + b.update());
   }
   return work;
 }

@@ -68,6 +68,10 @@ void add_regularization_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--adam-eps", c.adam_eps, "Added to the denominator of Adam's update.")
       .in_every_version();
   flags.add("--sgd-momentum", c.sgd_momentum, "Momentum of SGD.");
+  listed_if_given(flags.add("--lion-beta1", c.lion_beta1,
+                            "Weight of Lion's running mean in the direction of an update."));
+  listed_if_given(
+      flags.add("--lion-beta2", c.lion_beta2, "Decay of Lion's running mean of gradients."));
   add_muon_flags(flags, c);
 
   flags.add_later_entry("--apply-wd-to-qk-layernorm", T::kSwitch, args.other, false,

@@ -87,9 +87,10 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_choice("--optimizer", args.optimizer.optimizer,
                    {{"adam", OptimizerKind::kAdam},
                     {"sgd", OptimizerKind::kSgd},
-                    {"muon", OptimizerKind::kMuon}},
-                   "Update rule: Adam with decoupled weight decay, SGD with momentum, or Muon for "
-                   "the matrices of layers and Adam for the rest.");
+                    {"muon", OptimizerKind::kMuon},
+                    {"lion", OptimizerKind::kLion}},
+                   "Update rule: Adam with decoupled weight decay, SGD with momentum, Lion, or Muon "
+                   "for the matrices of layers and Adam for the rest.");
   flags.add_choice("--dataloader-type", args.data.dataloader_type,
                    {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
                    "One pass over the shuffled samples, or newly shuffled epochs.");

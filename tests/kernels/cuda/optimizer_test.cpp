@@ -227,6 +227,37 @@ TEST_P(OptimizerCudaTest, SgdWithMomentum) {
                {.tolerance = tolerance});
 }
 
+// All moments and gradients have one sign, so that no rounding
+// turns a sign.
+TEST_P(OptimizerCudaTest, Lion) {
+  const std::vector<kernels::LionNumbers> numbers = {
+      {.lr = 1e-2, .weight_decay = 0.1}, {.lr = 0.1, .beta1 = 0.5}, {.beta2 = 0.5}};
+  for (const float sign : {1.0f, -1.0f}) {
+    for (const DType moments : {DType::kFloat32, DType::kBFloat16}) {
+      Tensor m = squares({kOptimizerSize}, 2);
+      Tensor g = squares({kOptimizerSize}, 3);
+      for (float& x : m.span<float>()) x *= sign;
+      for (float& x : g.span<float>()) x *= sign;
+      std::vector<Tensor> t = tables();
+      t.push_back(GetParam() == DType::kFloat32 ? Tensor()
+                                                : zeros({kOptimizerSize}, GetParam(), Stream{}));
+      t.push_back(random_normal({kOptimizerSize}, {.seed = 1}));
+      t.push_back(cast(m, moments));
+      t.push_back(cast(g, GetParam()));
+      const bool is_fp32 = GetParam() == DType::kFloat32 && moments == DType::kFloat32;
+      const Tolerance tolerance =
+          is_fp32 ? kOptimizerUpdateTolerance : tolerance_of(DType::kBFloat16);
+      expect_twins(t,
+                   [&](std::vector<Tensor>& x, Stream stream) {
+                     kernels::lion(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
+                                   x[4].view(), x[5].view(), ranges_in(x), numbers,
+                                   optimizer_decision(0.37).to(stream).view(), stream);
+                   },
+                   {.tolerance = tolerance});
+    }
+  }
+}
+
 TEST_P(OptimizerCudaTest, SquaresAndZeros) {
   for (const int64_t misaligned_by : {0, 1}) {
     Tensor values = random_normal({kOptimizerSize}, {.seed = 5});

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megatron/comm/group.h"
+#include "megatron/optim/parameter_group.h"
+#include "megatron/optim/state_tensor.h"
+
+namespace megatron {
+
+// The [n] elements of one update.
+struct RuleInput {
+  TensorView model;                    // out: main, rounded; null if main is the model's own
+  TensorView main;                     // io: fp32, or int16 remainders (kernels/main_param.h)
+  std::span<const StateTensor> state;  // io: parallel to UpdateRule::state()
+  ConstView grad;                      // of the scaled loss
+  kernels::GroupRanges ranges;         // by position in `groups`
+  std::span<const ParameterGroup> groups;
+  UpdateRates rates;
+  ConstView decision;  // a kernels::StepState
+};
+
+// How parameters move along their gradients. A rule is a class in a file of its own, and a value of
+// OptimizerKind; everything else (checkpoints, comparisons of ranks, plans) follows from state().
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  virtual std::vector<StateSpec> state() const = 0;
+  // True if main parameters of bf16 ones may be kept as the 16 bits that bf16 lacks.
+  virtual bool takes_remainders() const { return true; }
+  // Queues one update, which leaves everything as it is if the decision is to skip.
+  virtual void update(const RuleInput& in, Stream stream) const = 0;
+};
+
+std::unique_ptr<UpdateRule> make_adam_rule(const OptimizerConfig& config);
+std::unique_ptr<UpdateRule> make_sgd_rule(const OptimizerConfig& config);
+std::unique_ptr<UpdateRule> make_lion_rule(const OptimizerConfig& config);
+
+// A share of a buffer of matrices, which Muon's rule updates as a whole.
+struct MatrixShare {
+  const FlatBuffer& buffer;
+  const std::vector<OptimizedParameter>& parameters;
+  std::span<const ParameterGroup> groups;
+  FlatSpan bucket;  // whose matrices
+  FlatSpan span;    // of the buffer: this rank's elements
+  comm::Group shares;
+};
+std::unique_ptr<UpdateRule> make_muon_rule(const OptimizerConfig& config, const MatrixShare& share,
+                                           Stream stream);
+
+// The states of the rules that update elements alone: of all parameters, and with Muon of those
+// that are no matrices of layers.
+std::unique_ptr<UpdateRule> make_element_rule(const OptimizerConfig& config);
+
+// One value for each group.
+template <class Numbers, class F>
+std::vector<Numbers> numbers_of(std::span<const ParameterGroup> groups, const F& make) {
+  std::vector<Numbers> numbers;
+  for (const ParameterGroup& group : groups) numbers.push_back(make(group));
+  return numbers;
+}
+
+}  // namespace megatron
