@@ -52,9 +52,14 @@ TEST_P(ScoreModelTest, LogitsAreThoseOfTransformers) {
   const std::string model = (golden("hf") / GetParam()).string();
   const Words layouts[] = {{}, {"--tensor-model-parallel-size", "2"}};
   for (const Words& layout : layouts) {
-    Words words = {
-        "--nproc-per-node", layout.empty() ? "1" : "2", "score", "--load", model, "--device", "cpu",
-        "--logits"};
+    Words words = {"--nproc-per-node",
+                   layout.empty() ? "1" : "2",
+                   "score",
+                   "--load",
+                   model,
+                   "--device",
+                   "cpu",
+                   layout.empty() ? "--logits" : "--return_logits"};
     words.insert(words.end(), layout.begin(), layout.end());
     const Outcome outcome = run("launch", words, {.input = json_lines({row})});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

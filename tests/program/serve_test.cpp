@@ -140,7 +140,7 @@ TEST_F(ServeTest, RanksEchoAsOne) {
       for (json& value : top) value = std::round(value.get<double>() * 1e4) / 1e4;
     }
     got.erase("token_logprobs");
-    EXPECT_EQ(got["top_logprobs"].back().size(), 3u);
+    EXPECT_GE(got["top_logprobs"].back().size(), 3u);
     if (want.is_null()) want = got;
     EXPECT_EQ(got, want);
     server.send(SIGTERM);
