@@ -217,6 +217,16 @@ std::vector<int64_t> named_iterations(const fs::path& directory) {
   return iterations;
 }
 
+namespace {
+
+// The iteration in kNextTrackerFile.
+std::optional<int64_t> next_iteration(const fs::path& directory) {
+  const fs::path next = directory / kNextTrackerFile;
+  return fs::exists(next) ? number_in(trimmed(read_text(next))) : std::nullopt;
+}
+
+}  // namespace
+
 std::vector<int64_t> foreign_iterations(const fs::path& save,
                                         const std::optional<fs::path>& loaded) {
   std::vector<int64_t> iterations = named_iterations(save);
@@ -224,7 +234,9 @@ std::vector<int64_t> foreign_iterations(const fs::path& save,
   std::error_code ignored;
   const std::optional<int64_t> own = iteration_of(loaded->filename().string());
   if (own && fs::equivalent(loaded->parent_path(), save, ignored)) {
-    std::erase_if(iterations, [&](int64_t iteration) { return iteration <= *own; });
+    const std::optional<int64_t> unnamed = next_iteration(save);
+    std::erase_if(iterations,
+                  [&](int64_t iteration) { return iteration <= *own || iteration == unnamed; });
   }
   return iterations;
 }

@@ -55,8 +55,8 @@ std::vector<int64_t> iterations_in(const std::filesystem::path& directory);
 // Iterations with a directory here, of this program or another, complete or not, oldest first.
 std::vector<int64_t> named_iterations(const std::filesystem::path& directory);
 
-// The iterations in the directory of --save that belong to other runs: all except those up to the
-// checkpoint `loaded`, if that is one of them.
+// The iterations in the directory of --save that belong to other runs: if the checkpoint `loaded`
+// is one of them, all but those up to it and one in kNextTrackerFile, else all.
 std::vector<int64_t> foreign_iterations(const std::filesystem::path& save,
                                         const std::optional<std::filesystem::path>& loaded);
 

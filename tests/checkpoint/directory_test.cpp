@@ -215,6 +215,9 @@ TEST_F(CheckpointDirectoryTest, OtherRunsKeepTheirs) {
   EXPECT_THAT(foreign_iterations(path(), std::nullopt), ElementsAre(10, 20, 60));
   EXPECT_THAT(foreign_iterations(path(), path() / "iter_0000020"), ElementsAre(60));
   EXPECT_THAT(foreign_iterations(path(), "/elsewhere/iter_0000020"), ElementsAre(10, 20, 60));
+  // One that the loaded run was stopped to name is its own.
+  std::ofstream(path() / kNextTrackerFile) << "60";
+  EXPECT_THAT(foreign_iterations(path(), path() / "iter_0000020"), IsEmpty());
   // A new run among them keeps its last and deletes none of theirs.
   save(5, {.keep_last = 1, .foreign = {10, 20, 60}});
   EXPECT_THAT(iterations_in(path()), ElementsAre(5, 10, 20, 60));
