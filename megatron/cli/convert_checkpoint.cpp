@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/directory_lock.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/zero_to_fp32.h"
 #include "megatron/core/error.h"
@@ -466,6 +468,9 @@ int convert_checkpoint(std::span<const std::string> words) {
   fit_vocabulary(contents, o, target, vocab_size);
   join_pieces(contents);
   const TrainingArgs run = described_run(source.format(), contents);
+  fs::create_directories(o.save);
+  const DirectoryLock lock(o.save);
+  if (target.format != SaveFormat::kHuggingFace) remove_leftovers(o.save);
   if (target.format == SaveFormat::kNative) contents.args = native_args(run, contents.args);
 
   if (target.format == SaveFormat::kHuggingFace) {
