@@ -2,12 +2,12 @@
 
 #include "megatron/kernels/cuda/draw_weights.cuh"
 
-// A block draws the token of a row. Where the text has penalties, its penalized logits lie in the
-// workspace first.
+// One block samples the token of a row. If the row has penalties, the block first writes the
+// penalized logits to the workspace.
 namespace megatron::kernels::cuda {
 namespace {
 
-// A logit and its index as one number: larger for larger logits, of equal ones for lower indices.
+// Sortable key of a logit and its index: orders by logit, then by descending index.
 __device__ Sum key_of(float logit, int index) {
   const uint32_t bits = __float_as_uint(logit == 0 ? 0.0f : logit);
   const uint32_t order = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -19,38 +19,38 @@ __device__ float logit_of(Sum key) {
   return __uint_as_float(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
 }
 
-// The largest key below a limit that a thread has seen, and whether a logit is NaN.
-struct Leader {
+// Running maximum of the keys below a limit, and a flag for NaN logits.
+struct TopLogit {
   Sum limit = ~Sum{0};
   Sum best = 0;
   bool has_nan = false;
 
-  __device__ void see(float logit, int index) {
+  __device__ void consider(float logit, int index) {
     has_nan = has_nan || logit != logit;
     const Sum key = key_of(logit, index);
     best = key > best && key < limit ? key : best;
   }
   template <int N>
-  __device__ void see_pack(const AnyInput& logits, int64_t first, int index) {
+  __device__ void consider_pack(const AnyInput& logits, int64_t first, int index) {
     float values[N];
     logits.read(values, first + index);
 #pragma unroll
-    for (int i = 0; i < N; ++i) see(values[i], index + i);
+    for (int i = 0; i < N; ++i) consider(values[i], index + i);
   }
-  __device__ void see_row(const AnyInput& logits, int64_t first, int count) {
+  __device__ void consider_row(const AnyInput& logits, int64_t first, int count) {
     const int thread = static_cast<int>(threadIdx.x);
     const bool is_wide = first % kVector == 0 && reinterpret_cast<uintptr_t>(logits.data) % 16 == 0;
     const int wide_end = is_wide ? count / kVector * kVector : 0;
 #pragma unroll 4
     for (int i = thread * kVector; i < wide_end; i += kDrawBlock * kVector) {
-      see_pack<kVector>(logits, first, i);
+      consider_pack<kVector>(logits, first, i);
     }
-    for (int i = wide_end + thread; i < count; i += kDrawBlock) see_pack<1>(logits, first, i);
+    for (int i = wide_end + thread; i < count; i += kDrawBlock) consider_pack<1>(logits, first, i);
   }
 
-  // Of all threads, on every thread.
-  __device__ Leader of_block(DrawShared& shared) const {
-    Leader all = *this;
+  // Reduces over the block; every thread gets the result.
+  __device__ TopLogit block_reduced(DrawShared& shared) const {
+    TopLogit all = *this;
 #pragma unroll
     for (int step = kWarp / 2; step > 0; step /= 2) {
       const Sum other = __shfl_xor_sync(kFullMask, all.best, step);
@@ -66,12 +66,12 @@ struct Leader {
   }
 };
 
-// A row: its logits and, where it has penalties, what they make of them, as bits in places.
+// A row of logits. With penalties, `penalized` holds the bits of the penalized logits.
 struct Row {
   AnyInput logits;
   int64_t first;
   int count;
-  Sum* places;
+  Sum* penalized;
   bool is_penalized;
 
   __device__ float raw(int i) const {
@@ -80,11 +80,11 @@ struct Row {
     return logit[0];
   }
   __device__ float operator()(int i) const {
-    return is_penalized ? __uint_as_float(static_cast<uint32_t>(places[i])) : raw(i);
+    return is_penalized ? __uint_as_float(static_cast<uint32_t>(penalized[i])) : raw(i);
   }
 };
 
-// The text of a row.
+// A row's text so far, in pages.
 struct Text {
   int32_t* ids;
   const int32_t* pages;
@@ -109,100 +109,101 @@ struct Texts {
   }
 };
 
-// Fills the row's places. While the text is read, the upper half of a place counts how often the
-// token is behind the prompt, and its first bit says whether the text has it at all.
+// Fills row.penalized. In the meantime the upper half of a word counts the token's occurrences
+// after the prompt, and its highest bit is set if the text contains the token at all.
 __device__ void penalize(const Row& row, const Draw& draw, const Text& text) {
-  constexpr Sum kIsThere = Sum{1} << 63;
+  constexpr Sum kIsPresent = Sum{1} << 63;
   constexpr Sum kOnce = Sum{1} << 32;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < row.count; i += kDrawBlock) row.places[i] = __float_as_uint(row.raw(i));
+  for (int i = thread; i < row.count; i += kDrawBlock)
+    row.penalized[i] = __float_as_uint(row.raw(i));
   __syncthreads();
   for (int i = thread; i < text.length; i += kDrawBlock) {
     const int32_t id = text[i];
     if (id < 0 || id >= row.count) continue;
-    atomicOr(&row.places[id], kIsThere);
-    if (i >= draw.prompt_length) atomicAdd(&row.places[id], kOnce);
+    atomicOr(&row.penalized[id], kIsPresent);
+    if (i >= draw.prompt_length) atomicAdd(&row.penalized[id], kOnce);
   }
   __syncthreads();
   const auto repetition = static_cast<float>(draw.repetition_penalty);
   for (int i = thread; i < row.count; i += kDrawBlock) {
-    const Sum place = row.places[i];
-    if (place < kIsThere) continue;
-    float logit = __uint_as_float(static_cast<uint32_t>(place));
+    const Sum word = row.penalized[i];
+    if (word < kIsPresent) continue;
+    float logit = __uint_as_float(static_cast<uint32_t>(word));
     if (draw.repetition_penalty != 1) {
       logit = logit > 0 ? __fdiv_rn(logit, repetition) : __fmul_rn(logit, repetition);
     }
-    const auto times = static_cast<uint32_t>((place & ~kIsThere) >> 32);
+    const auto times = static_cast<uint32_t>((word & ~kIsPresent) >> 32);
     if (times > 0) {
       logit =
           __fsub_rn(logit, static_cast<float>(__dadd_rn(draw.presence_penalty,
                                                         __dmul_rn(draw.frequency_penalty, times))));
     }
-    row.places[i] = __float_as_uint(logit);
+    row.penalized[i] = __float_as_uint(logit);
   }
   __syncthreads();
 }
 
-// Leaves the row's token in shared.token.
+// Samples the row's token into shared.token.
 __device__ void draw_token(const Row& row, const Draw& draw, DrawShared& shared) {
-  Leader leader;
+  TopLogit top;
   if (row.is_penalized) {
     for (int i = static_cast<int>(threadIdx.x); i < row.count; i += kDrawBlock)
-      leader.see(row(i), i);
+      top.consider(row(i), i);
   } else {
-    leader.see_row(row.logits, row.first, row.count);
+    top.consider_row(row.logits, row.first, row.count);
   }
-  leader = leader.of_block(shared);
-  const bool has_token = row.count > 0 && !leader.has_nan;
-  if (threadIdx.x == 0) shared.token = has_token ? index_of(leader.best) : kNoToken;
+  top = top.block_reduced(shared);
+  const bool has_token = row.count > 0 && !top.has_nan;
+  if (threadIdx.x == 0) shared.token = has_token ? index_of(top.best) : kNoToken;
   __syncthreads();
   if (!has_token || draw.top_k == 1) return;
 
-  DrawWeights w{row.places, row.count};
-  const auto largest = static_cast<double>(logit_of(leader.best));
+  DrawWeights w{row.penalized, row.count};
+  const auto largest = static_cast<double>(logit_of(top.best));
   for (int i = static_cast<int>(threadIdx.x); i < row.count; i += kDrawBlock) {
     const double exponent = (static_cast<double>(row(i)) - largest) / draw.temperature;
-    // Below half of a unit it rounds to 0.
+    // Smaller weights round to 0.
     w.data[i] = exponent < -25 ? 0 : __double2ull_rn(exp(exponent) * 0x1p34);
   }
   __syncthreads();
   if (draw.top_k > 1 && draw.top_k < row.count) {
-    const Crossing kth = crossing(w, true, static_cast<Sum>(draw.top_k - 1), shared);
-    if (kth.weight > 0) w.least = kth.weight;
+    const RadixThreshold kth = radix_select(w, true, static_cast<Sum>(draw.top_k - 1), shared);
+    if (kth.weight > 0) w.threshold = kth.weight;
   }
-  Sum total = drop_losers(w, shared);
+  Sum total = zero_excluded(w, shared);
   if (draw.top_p > 0) {
     const double limit = draw.top_p * static_cast<double>(total);
-    // A sum is above the limit if it is above the limit's whole part.
-    const Crossing at = crossing(w, false, static_cast<Sum>(limit), shared);
+    // An integer sum exceeds the limit if it exceeds the integer part of the limit.
+    const RadixThreshold at = radix_select(w, false, static_cast<Sum>(limit), shared);
     if (at.weight > 0) {
-      w.least = at.weight;
-      w.num_least = (static_cast<Sum>(limit) - at.above) / at.weight + 1;
-      total = drop_losers(w, shared);
-      w.num_least = ~Sum{0};
+      w.threshold = at.weight;
+      w.num_ties = (static_cast<Sum>(limit) - at.above) / at.weight + 1;
+      total = zero_excluded(w, shared);
+      w.num_ties = ~Sum{0};
     }
   }
   if (draw.min_p > 0) {
-    const auto least = static_cast<Sum>(ceil(draw.min_p * 0x1p34));
-    if (least > w.least) {
-      w.least = least;
-      total = drop_losers(w, shared);
+    const auto threshold = static_cast<Sum>(ceil(draw.min_p * 0x1p34));
+    if (threshold > w.threshold) {
+      w.threshold = threshold;
+      total = zero_excluded(w, shared);
     }
   }
 
   const double target = draw.uniform * static_cast<double>(total);
-  const Stretch mine(row.count);
+  const PrefixSumSegment segment(row.count);
   Sum own = 0;
-  for (int i = mine.begin; i < mine.end; ++i) own += w.data[i];
+  for (int i = segment.begin; i < segment.end; ++i) own += w.data[i];
   Sum all = 0;
-  Sum before = sum_before(own, all, shared);
-  // The product may round to the sum itself: then the last weight is drawn.
+  Sum before = exclusive_prefix_sum(own, all, shared);
+  // The product may round up to the total: then the last candidate is drawn.
   const bool is_beyond = target >= static_cast<double>(total);
   const bool is_mine = is_beyond ? own > 0 && before + own == total
                                  : static_cast<double>(before) <= target &&
                                        static_cast<double>(before + own) > target;
   if (is_mine) {
-    for (int i = mine.begin; i < mine.end; ++i) {
+    for (int i = segment.begin; i < segment.end; ++i) {
       if (w.data[i] == 0) continue;
       before += w.data[i];
       shared.token = i;
@@ -212,7 +213,7 @@ __device__ void draw_token(const Row& row, const Draw& draw, DrawShared& shared)
   __syncthreads();
 }
 
-// The sum over all threads in a fixed order, on every thread.
+// Block sum in a fixed order; every thread gets the result.
 __device__ double block_sum(double value, DrawShared& shared) {
   value = warp_sum(value);
   if (threadIdx.x % kWarp == 0) shared.sums[threadIdx.x / kWarp] = value;
@@ -223,13 +224,14 @@ __device__ double block_sum(double value, DrawShared& shared) {
   return total;
 }
 
-// Log-probabilities of the row's token and of the most probable ones among `known`.
+// Writes the log-probabilities of the row's token and of the most probable of the first `known`
+// tokens.
 __device__ void find_probabilities(TokenLogProbability* found, const Row& row, int known,
                                    int num_found, DrawShared& shared) {
-  Leader leader;
-  leader.see_row(row.logits, row.first, known);
-  leader = leader.of_block(shared);
-  const auto largest = static_cast<double>(logit_of(leader.best));
+  TopLogit top;
+  top.consider_row(row.logits, row.first, known);
+  top = top.block_reduced(shared);
+  const auto largest = static_cast<double>(logit_of(top.best));
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < known; i += kDrawBlock) {
     sum += exp(static_cast<double>(row.raw(i)) - largest);
@@ -240,16 +242,16 @@ __device__ void find_probabilities(TokenLogProbability* found, const Row& row, i
   }
   for (int n = 1; n < num_found; ++n) {
     if (threadIdx.x == 0) {
-      found[n] = leader.best > 0
-                     ? TokenLogProbability{static_cast<double>(logit_of(leader.best)) - log_sum,
-                                           index_of(leader.best)}
+      found[n] = top.best > 0
+                     ? TokenLogProbability{static_cast<double>(logit_of(top.best)) - log_sum,
+                                           index_of(top.best)}
                      : TokenLogProbability{0, kNoToken};
     }
     if (n + 1 == num_found) return;
-    Leader next;
-    next.limit = leader.best;
-    next.see_row(row.logits, row.first, known);
-    leader = next.of_block(shared);
+    TopLogit next;
+    next.limit = top.best;
+    next.consider_row(row.logits, row.first, known);
+    top = next.block_reduced(shared);
   }
 }
 

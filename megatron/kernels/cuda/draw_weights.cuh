@@ -3,10 +3,9 @@
 #include "megatron/kernels/cuda/launch.cuh"
 #include "megatron/kernels/draw.h"
 
-// The weights of tokens that compete for a draw (kernels/draw.h), and which of them go on. Weights
-// are whole numbers of kWeightBits + 1 bits. The weight at which a sum from the largest weight down
-// crosses a limit is found digit by digit (a radix selection), with a histogram of the weights that
-// share the digits found so far. Of a block of kDrawBlock threads.
+// Filtering of token weights for sampling (kernels/draw.h): top-k, top-p and min-p. Weights are
+// integers of kWeightBits + 1 bits. A radix select finds the threshold weight digit by digit, with
+// a histogram of the weights that share the digits found so far. One block of kDrawBlock threads.
 namespace megatron::kernels::cuda {
 
 using Sum = unsigned long long;
@@ -18,7 +17,7 @@ inline constexpr int kBinsOfThread = kBins / kDrawBlock;
 inline constexpr int kDigits = 3;
 static_assert(kDigits * kDigitBits > kWeightBits);
 
-// What the threads of a block share.
+// Shared memory of a block.
 struct DrawShared {
   Sum bins[kBins];
   Sum warps[kWarp];
@@ -28,8 +27,8 @@ struct DrawShared {
   int token;
 };
 
-// The sum of the values of the threads before this one; `total` is that of all.
-__device__ inline Sum sum_before(Sum value, Sum& total, DrawShared& shared) {
+// Exclusive prefix sum over the threads of the block; `total` becomes the sum over all threads.
+__device__ inline Sum exclusive_prefix_sum(Sum value, Sum& total, DrawShared& shared) {
   const unsigned lane = threadIdx.x % kWarp;
   Sum sum = value;
 #pragma unroll
@@ -49,25 +48,26 @@ __device__ inline Sum sum_before(Sum value, Sum& total, DrawShared& shared) {
   return before + sum - value;
 }
 
-// A row's weights, of which those from `least` on still compete, and of those equal to `least` the
-// first `num_least`.
+// A row's weights. Candidates are the weights above `threshold` and the first `num_ties` of those
+// equal to it.
 struct DrawWeights {
   Sum* data;
   int count;
-  Sum least = 1;
-  Sum num_least = ~Sum{0};
+  Sum threshold = 1;
+  Sum num_ties = ~Sum{0};
 };
 
-// Where a sum over weights from the largest down first exceeds a limit.
-struct Crossing {
-  Sum weight;  // 0: nowhere
-  Sum above;   // the sum over larger weights
+// The weight at which the cumulative sum, from the largest weight down, first exceeds a limit.
+struct RadixThreshold {
+  Sum weight;  // 0: the sum never exceeds the limit
+  Sum above;   // cumulative sum over larger weights
 };
 
-// Sums 1 for each competing weight if `counts`, else the weight.
-__device__ inline Crossing crossing(const DrawWeights& w, bool counts, Sum limit,
-                                    DrawShared& shared) {
-  Crossing found{0, 0};
+// Finds the threshold of a cumulative sum by radix select. The sum counts candidates if `counts`,
+// and adds their weights otherwise.
+__device__ inline RadixThreshold radix_select(const DrawWeights& w, bool counts, Sum limit,
+                                              DrawShared& shared) {
+  RadixThreshold found{0, 0};
   for (int digit = kDigits - 1; digit >= 0; --digit) {
     const int shift = digit * kDigitBits;
     for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kDrawBlock) shared.bins[i] = 0;
@@ -75,17 +75,17 @@ __device__ inline Crossing crossing(const DrawWeights& w, bool counts, Sum limit
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < w.count; i += kDrawBlock) {
       const Sum weight = w.data[i];
-      if (weight < w.least) continue;
+      if (weight < w.threshold) continue;
       if (weight >> (shift + kDigitBits) != found.weight >> (shift + kDigitBits)) continue;
       atomicAdd(&shared.bins[weight >> shift & (kBins - 1)], counts ? Sum{1} : weight);
     }
     __syncthreads();
-    // Thread 0 has the largest digits.
+    // Bins in descending order: thread 0 has the largest digits.
     const int first_bin = kBins - 1 - static_cast<int>(threadIdx.x) * kBinsOfThread;
     Sum own = 0;
     for (int i = 0; i < kBinsOfThread; ++i) own += shared.bins[first_bin - i];
     Sum total = 0;
-    Sum before = found.above + sum_before(own, total, shared);
+    Sum before = found.above + exclusive_prefix_sum(own, total, shared);
     if (before <= limit && before + own > limit) {
       int bin = first_bin;
       while (before + shared.bins[bin] <= limit) before += shared.bins[bin--];
@@ -101,35 +101,35 @@ __device__ inline Crossing crossing(const DrawWeights& w, bool counts, Sum limit
   return found;
 }
 
-// The weights of a thread: adjacent ones, so that sums are in the order of indices.
-struct Stretch {
+// A thread's contiguous segment of the weights, so that prefix sums follow the order of indices.
+struct PrefixSumSegment {
   int begin, end;
-  __device__ explicit Stretch(int count) {
+  __device__ explicit PrefixSumSegment(int count) {
     const int each = (count + kDrawBlock - 1) / kDrawBlock;
     begin = min(static_cast<int>(threadIdx.x) * each, count);
     end = min(begin + each, count);
   }
 };
 
-// Zeroes all weights that do not compete, and returns the sum of the others.
-__device__ inline Sum drop_losers(const DrawWeights& w, DrawShared& shared) {
-  const Stretch mine(w.count);
+// Zeroes all weights that are not candidates and returns the sum of the candidates.
+__device__ inline Sum zero_excluded(const DrawWeights& w, DrawShared& shared) {
+  const PrefixSumSegment segment(w.count);
   Sum ties = 0;
-  for (int i = mine.begin; i < mine.end; ++i) ties += w.data[i] == w.least ? 1 : 0;
+  for (int i = segment.begin; i < segment.end; ++i) ties += w.data[i] == w.threshold ? 1 : 0;
   Sum total = 0;
-  Sum rank = sum_before(ties, total, shared);
+  Sum rank = exclusive_prefix_sum(ties, total, shared);
   Sum sum = 0;
-  for (int i = mine.begin; i < mine.end; ++i) {
+  for (int i = segment.begin; i < segment.end; ++i) {
     const Sum weight = w.data[i];
-    const bool is_tie = weight == w.least;
-    if (weight < w.least || (is_tie && rank >= w.num_least)) {
+    const bool is_tie = weight == w.threshold;
+    if (weight < w.threshold || (is_tie && rank >= w.num_ties)) {
       w.data[i] = 0;
     } else {
       sum += weight;
     }
     if (is_tie) ++rank;
   }
-  sum_before(sum, total, shared);
+  exclusive_prefix_sum(sum, total, shared);
   return total;
 }
 
