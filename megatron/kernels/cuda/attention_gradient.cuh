@@ -2,41 +2,34 @@
 
 #include "megatron/kernels/cuda/attention_tile.cuh"
 
-// What the backward kernels of attention on tensor cores share: the order of their work, and the
-// gradients of a tile of scores.
+// Shared parts of the tensor-core backward kernels of attention: the tile schedule and the
+// gradients of a score tile.
 namespace megatron::kernels::cuda {
 
 inline constexpr int kTileQueries = kBackwardQueries;
 
 // Pointers into the workspace.
-struct Scratch {
-  float4* sums;        // of dq, by tile of queries, warp, product and lane
-  float2* statistics;  // [b, heads, sq]: log2 of the sum of powers of two, D / factor
-  // [b, heads, tiles of keys, sq + kKeys - 1]: gradients of scores, over the factor of kept
-  // probabilities, by key - query + sq - 1 - the tile's first key; null if they are not wanted
+struct BackwardScratch {
+  float4* sums;        // partial dq, by query tile, warp, product and lane
+  float2* statistics;  // [b, heads, sq]: base-2 log-sum-exp, D / factor
+  // [b, heads, key tiles, sq + kKeys - 1]: score gradients, over dropout's factor, summed by key -
+  // query + sq - 1 - the tile's first key; null without a bias gradient
   float* bias_sums;
-  // [b, tiles]: the first key that some query of a tile sees, and that all do; only of documents
+  // [b, tiles]: VisibleKeys::first and unmasked_first of a query tile; written with documents only
   int2* first_keys;
-  int* ticket;
-  int* counters;  // [b, heads, tiles]: how many tiles of keys have added to dq
-  int tiles;      // of queries of a head
+  int* ticket;    // dynamic tile scheduler
+  int* counters;  // [b, heads, tiles]: semaphores, the key tiles that have added to dq
+  int tiles;      // query tiles of a head
 };
 
-// The tiles of keys that add to a tile of queries.
-struct Adders {
-  int first, last;
-  __device__ Adders(const Seen& seen, int keys)
-      : first(seen.first / keys), last((seen.last + keys - 1) / keys) {}
-  __device__ bool has(int tile) const { return tile >= first && tile < last; }
-};
+// --- Preprocessing: statistics, reset of the semaphores and the scheduler ---
 
-// --- Before: D, and zeroed sums and counters ---
-
-// A block for a tile of queries; eight lanes share a row.
+// One block for each query tile; eight lanes share a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    backward_statistics_kernel(Heads<T> dq, Heads<const T> dout, Heads<const T> out,
-                               const float* lse, Scratch scratch, Problem p, int keys) {
+    backward_statistics_kernel(DeviceHeads<T> dq, DeviceHeads<const T> dout,
+                               DeviceHeads<const T> out, const float* lse, BackwardScratch scratch,
+                               Problem p, int keys) {
   const auto block = static_cast<int>(blockIdx.x);
   const int tile = block % scratch.tiles;
   const int64_t pair = block / scratch.tiles;
@@ -44,14 +37,15 @@ __global__ void __launch_bounds__(kThreads)
   const int head = static_cast<int>(pair % p.heads);
   const int first_query = tile * kTileQueries - queries_before_first(p);
   const int warp_lane = static_cast<int>(threadIdx.x) % kWarp;
-  const Seen seen = seen_by<kTileQueries, true>(p, batch, first_query, warp_lane);
-  const Adders adders(seen, keys);
-  const bool has_keys = adders.first < adders.last;
+  const VisibleKeys visible = visible_keys<kTileQueries, true>(p, batch, first_query, warp_lane);
+  const KeyTileRange key_tiles(visible, keys);
+  const bool has_keys = key_tiles.first < key_tiles.last;
   if (threadIdx.x == 0) {
     scratch.counters[blockIdx.x] = 0;
     if (blockIdx.x == 0) *scratch.ticket = 0;
     if (p.document_starts != nullptr && head == 0) {
-      scratch.first_keys[batch * scratch.tiles + tile] = make_int2(seen.first, seen.whole_first);
+      scratch.first_keys[batch * scratch.tiles + tile] =
+          make_int2(visible.first, visible.unmasked_first);
     }
   }
   constexpr int kLanes = 8;
@@ -78,17 +72,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- The pass ---
+// --- Main pass ---
 
-// A block's work: a tile of keys of one group of heads in one sample.
-struct Work {
+// A work tile of the scheduler: a key tile of one query group in one sample.
+struct WorkTile {
   int64_t batch;
   int group, tile;
   static constexpr int kPairsAtOnce = 32;
 
-  // By ticket: first the first tiles of some pairs of sample and group, then their second tiles,
-  // ...
-  __device__ Work(const Problem& p, int ticket, int tiles) {
+  // Decodes a ticket: the first key tiles of kPairsAtOnce pairs of sample and group come first,
+  // then their second key tiles, and so on.
+  __device__ WorkTile(const Problem& p, int ticket, int tiles) {
     const int pairs = static_cast<int>(p.b) * p.groups;
     const int first = ticket / (kPairsAtOnce * tiles) * kPairsAtOnce;
     const int count = min(kPairsAtOnce, pairs - first);
@@ -100,47 +94,49 @@ struct Work {
   }
 };
 
-// The tiles of queries that see a block's keys, head by head, from the last.
-struct Visit {
+// Iterates over the query tiles that see a block's keys: head by head, in descending order.
+struct QueryTileIterator {
   int head, tile;
-  Seen seen;
-  Adders adders;
+  VisibleKeys visible;
+  KeyTileRange key_tiles;
 
-  __device__ Visit(int first_head, int tiles)
-      : head(first_head), tile(tiles), seen{}, adders(seen, 1) {}
+  __device__ QueryTileIterator(int first_head, int tiles)
+      : head(first_head), tile(tiles), visible{}, key_tiles(visible, 1) {}
 
-  // seen_of(tile): the keys that a tile of queries sees.
-  template <class SeenOf>
-  __device__ __forceinline__ void advance(const Work& work, int keys, int tiles, int end_head,
-                                          SeenOf& seen_of) {
+  // visible_keys_of(tile) returns the VisibleKeys of a query tile.
+  template <class VisibleKeysOf>
+  __device__ __forceinline__ void advance(const WorkTile& work, int keys, int tiles, int end_head,
+                                          VisibleKeysOf& visible_keys_of) {
     do {
       if (--tile < 0) {
         tile = tiles - 1;
         ++head;
       }
       if (head >= end_head) return;
-      seen = seen_of(tile);
-      adders = Adders(seen, keys);
-    } while (!adders.has(work.tile));
+      visible = visible_keys_of(tile);
+      key_tiles = KeyTileRange(visible, keys);
+    } while (!key_tiles.has(work.tile));
   }
 };
 
-// A warp's part of a tile of scores: the products of its keys, as rows, and a chunk of queries.
+// A warp's accumulators of the transposed scores: rows are its keys, columns a chunk of queries.
 template <class Shape>
 using Scores = float[Shape::kUnits][Shape::kChunkTiles][4];
-// A lane's sums over a part, by even and odd column and by diagonal of 8 x 8 tiles.
+// A lane's sums of score gradients, by even and odd column and by diagonal of 8 x 8 tiles.
 template <class Shape>
 using Diagonals = float[2][Shape::kDiagonals];
 
-// Adds position biases to products and hides keys. Returns the remaining factor of base-2 scores.
-// `bias` is that of the lane's first row and column in a window.
+// Adds position biases to the products q k and masks them; queries are columns. Returns the
+// remaining scale to base-2 scores. `bias` points to the bias of the lane's first row and column.
 template <class Shape, bool kIsGeneral>
-__device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem& p,
-                                                const Seen& seen, const HiddenKeys<1>& hidden,
-                                                int64_t batch, float slope, const float* bias,
-                                                int query, int key, const Lane& at) {
+__device__ __forceinline__ float bias_and_mask_columns(Scores<Shape>& x, const Problem& p,
+                                                       const VisibleKeys& visible,
+                                                       const KeyPaddingBits<1>& padding,
+                                                       int64_t batch, float slope,
+                                                       const float* bias, int query, int key,
+                                                       const LaneCoordinate& at) {
   float factor = p.scale * kLog2E;
-  // A query that does not exist has no sum that bounds its scores.
+  // Columns beyond the queries have no log-sum-exp that bounds their scores.
   bool may_be_large = p.slopes != nullptr || factor <= 0;
   if (kIsGeneral && p.relative_bias != nullptr) {
     may_be_large |= query < 0 || query + Shape::kChunk > p.sq;
@@ -177,28 +173,28 @@ __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem&
     }
     factor = 1;
   }
-  if (may_be_large || !seen.has_all(key, Shape::kWarpKeys)) {
+  if (may_be_large || !visible.is_unmasked(key, Shape::kWarpKeys)) {
 #pragma unroll
     for (int t = 0; t < Shape::kChunkTiles; ++t) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const Span<kIsGeneral> span(p, batch, query + t * 8 + at.column + c);
+        const KeyRange<kIsGeneral> range(p, batch, query + t * 8 + at.column + c);
 #pragma unroll
         for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            if (!span.has(key + u * kUnit + at.row + h * 8)) x[u][t][2 * h + c] = -infinity();
+            if (!range.has(key + u * kUnit + at.row + h * 8)) x[u][t][2 * h + c] = -infinity();
           }
         }
       }
     }
   }
-  if (!hidden.any()) return factor;
+  if (!padding.any()) return factor;
 #pragma unroll
   for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (!hidden.has(0, u * kUnit + at.row + h * 8)) continue;
+      if (!padding.has(0, u * kUnit + at.row + h * 8)) continue;
 #pragma unroll
       for (int t = 0; t < Shape::kChunkTiles; ++t) {
         x[u][t][2 * h] = x[u][t][2 * h + 1] = -infinity();
@@ -208,19 +204,19 @@ __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem&
   return factor;
 }
 
-// Turns scores and gradients dp of kept probabilities into kept probabilities p and gradients ds of
-// scores, rounded: the left factors of products over the chunk's queries. Adds the gradients of
-// each diagonal of tiles and column to `diagonals`. words_of(step, c): the random words of the
-// lane's keys and column c (0 or 1) of step's 16 queries.
+// Backward pass of softmax and dropout. From scores and dp computes the kept probabilities p and
+// the score gradients ds, rounded as left operands of the products over the chunk's queries. Adds
+// ds to `diagonals`. words_of(step, c) returns the random words of the lane's keys and column c (0
+// or 1) of the step's 16 queries.
 template <class T, class Shape, bool kHasDropout, bool kIsGeneral, class Words>
 __device__ __forceinline__ void differentiate(
     uint32_t (&kept)[Shape::kUnits][Shape::kChunkSteps][4],
     uint32_t (&ds)[Shape::kUnits][Shape::kChunkSteps][4], Diagonals<Shape>& diagonals,
     const Scores<Shape>& x, const Scores<Shape>& dp, float factor, const float2* statistics,
-    const DropoutHead& dropout, const Words& words_of, int key, const Lane& at) {
+    const DropoutHead& dropout, const Words& words_of, int key, const LaneCoordinate& at) {
 #pragma unroll
   for (int t = 0; t < Shape::kChunkTiles; ++t) {
-    // Of both queries: log of the sum, D, the same of the next query.
+    // Log-sum-exp and D of two adjacent queries.
     const float4 both = *reinterpret_cast<const float4*>(statistics + t * 8 + at.column);
     const float logs[2] = {both.x, both.z};
     const float deltas[2] = {both.y, both.w};
@@ -240,7 +236,7 @@ __device__ __forceinline__ void differentiate(
         p[i] = exp2_fast(fmaf(x[u][t][i], factor, -logs[i % 2]));
         float kept_p = p[i];
         if constexpr (kHasDropout) {
-          // The first 16 of 32 keys have the even words; a warp of 16 is either half.
+          // Even words belong to the first 16 of 32 keys; a warp of 16 keys is either half.
           constexpr bool kHasBoth = Shape::kUnits == 2;
           const auto even = static_cast<size_t>(t % 2 * 2);
           const bool is_first = kHasBoth ? u == 0 : key % kDropoutKeys == 0;
@@ -266,9 +262,9 @@ __device__ __forceinline__ void differentiate(
 
 // Writes a warp's rows of dk or dv.
 template <class T, class Shape>
-__device__ void store_keys(const Heads<T>& to, const Work& work, const Problem& p,
+__device__ void store_keys(const DeviceHeads<T>& to, const WorkTile& work, const Problem& p,
                            const float (&sums)[Shape::kUnits][Shape::kChannelTiles][4],
-                           float factor, int key, const Lane& at) {
+                           float factor, int key, const LaneCoordinate& at) {
 #pragma unroll
   for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll

@@ -5,18 +5,18 @@
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/cuda/launch.cuh"
 
-// The views and settings of attention as arguments of the own kernels.
+// Views and settings of attention as kernel arguments.
 namespace megatron::kernels::cuda {
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
-// A HeadsView on the device.
+// Device form of a HeadsView.
 template <class T>
-struct Heads {
+struct DeviceHeads {
   T* data;
   int64_t stride_s, stride_b, stride_group, stride_head;
   int heads_per_group;
-  bool is_wide;  // `width` adjacent channels may be read at once
+  bool is_wide;  // allows vector loads of `width` adjacent channels
 
   __device__ T* row(int64_t batch, int head, int64_t token) const {
     return data + token * stride_s + batch * stride_b + head / heads_per_group * stride_group +
@@ -24,9 +24,9 @@ struct Heads {
   }
 };
 
-// `width`: channels to read at once.
+// `width`: channels of a vector load.
 template <class T, class Pointer>
-Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x, int64_t width = 4) {
+DeviceHeads<T> heads_on_device(const BasicHeadsView<Pointer>& x, int64_t width = 4) {
   const bool is_wide = is_aligned(x.data, static_cast<uintptr_t>(width) * sizeof(T)) &&
                        x.d % width == 0 && x.stride_s % width == 0 && x.stride_b % width == 0 &&
                        x.stride_group % width == 0 && x.stride_head % width == 0;
@@ -39,18 +39,18 @@ Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x, int64_t width = 4) {
           is_wide};
 }
 
-// The settings and the extents of the problem, passed to kernels by value.
+// Extents and settings of an attention call, passed to kernels by value.
 struct Problem {
   int64_t b;
   int sq, sk, heads, groups, d;
   float scale;
   bool is_causal;
-  int query_offset;    // of query 0, from key 0 on
-  int first_position;  // of query 0
+  int query_offset;    // position of query 0 relative to key 0
+  int first_position;  // position of query 0
   int key_offset;      // position of key 0
   const int32_t* document_starts;
   const int32_t* prefix_ends;
-  const bool* hidden;
+  const bool* key_padding_mask;
   const float* slopes;
   const float* relative_bias;  // [heads, sq + sk - 1]
   int64_t first_head;
@@ -58,15 +58,15 @@ struct Problem {
   DropoutKey dropout;
   PhiloxKeys<kDropoutRounds> dropout_keys;
   uint32_t keep_threshold;
-  float kept;  // factor of a kept probability
+  float kept;  // scale of a kept probability
   bool has_dropout;
 
   __device__ float slope(int head) const { return slopes == nullptr ? 0.0f : slopes[head]; }
-  // The relative bias of a head by distance, key - query. REQUIRES: there is one.
+  // The relative bias of a head, indexed by key - query. REQUIRES: relative_bias != nullptr.
   __device__ const float* bias_by_distance(int head) const {
     return relative_bias + int64_t{head} * (sq + sk - 1) + sq - 1;
   }
-  // The terms that the score of a query and a key, which exist, has beside their product.
+  // Additive bias of a score: ALiBi and relative bias. REQUIRES: the query and the key exist.
   __device__ float bias(int head, float slope, int64_t query, int64_t key) const {
     const float alibi = slope * static_cast<float>(key_offset + key);
     return relative_bias == nullptr ? alibi : alibi + bias_by_distance(head)[key - query];
@@ -77,13 +77,13 @@ struct Problem {
     const int32_t start = document_starts[batch * sq + query] - key_offset;
     return start > 0 ? start : 0;
   }
-  // One past the last key that a query sees without a prefix ...
+  // One past the last visible key of a query, by the causal mask.
   template <class Index>
   __device__ Index last_key(Index query) const {
     const Index last = query_offset + query + 1;
     return is_causal && last < sk ? last : sk;
   }
-  // ... and with its prefix.
+  // The same, limited to the query's prefix.
   template <class Index>
   __device__ Index last_key(int64_t batch, Index query) const {
     const Index last = last_key(query);
@@ -91,8 +91,8 @@ struct Problem {
     const Index end = prefix_ends[batch * sq + query];
     return end < last ? last : end < sk ? end : sk;
   }
-  __device__ bool is_hidden(int64_t batch, int64_t key) const {
-    return hidden != nullptr && hidden[batch * sk + key];
+  __device__ bool is_padding(int64_t batch, int64_t key) const {
+    return key_padding_mask != nullptr && key_padding_mask[batch * sk + key];
   }
   // The first dropout row of a head.
   __device__ int64_t first_dropout_row(int head) const {
@@ -126,7 +126,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .key_offset = static_cast<int>(s.key_offset),
       .document_starts = static_cast<const int32_t*>(s.document_starts.data),
       .prefix_ends = static_cast<const int32_t*>(s.prefix_ends.data),
-      .hidden = static_cast<const bool*>(s.key_padding_mask.data),
+      .key_padding_mask = static_cast<const bool*>(s.key_padding_mask.data),
       .slopes = static_cast<const float*>(s.alibi_slopes.data),
       .relative_bias = static_cast<const float*>(s.relative_bias.data),
       .first_head = s.first_head,
@@ -138,7 +138,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .has_dropout = has_dropout};
 }
 
-// Every lane gets the minimum.
+// Minimum over the warp; every lane gets it.
 __device__ inline int64_t warp_min(int64_t x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {

@@ -2,11 +2,11 @@
 
 #include "megatron/kernels/cuda/attention_tile.cuh"
 
-// The softmax of tiles of scores in registers, laid out as sums of tensor-core products (mma.cuh):
-// what the forward kernels of attention share. And dropout of packed pairs.
+// Shared parts of the tensor-core forward kernels of attention: online softmax of score tiles in
+// registers, in the accumulator layout of mma.cuh, and dropout of packed pairs.
 namespace megatron::kernels::cuda {
 
-// The maximum and the sum over the four lanes of a row.
+// Maximum and sum over the four lanes that share a row.
 __device__ __forceinline__ float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
   return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
@@ -16,15 +16,15 @@ __device__ __forceinline__ float row_sum(float x) {
   return x + __shfl_xor_sync(kFullMask, x, 2);
 }
 
-// A warp's queries, their running statistics and their sums.
+// Online softmax of a warp's queries: running maximum, running sum and accumulated output.
 template <class Shape>
-struct QueryRows {
+struct OnlineSoftmax {
   static constexpr int kUnits = Shape::kUnits;
-  float largest[kUnits][2];  // score so far, for rows `row` and `row + 8` of a unit
-  float total[kUnits][2];    // this lane's part
+  float largest[kUnits][2];  // running maximum of rows `row` and `row + 8` of a unit
+  float total[kUnits][2];    // the lane's part of the running sum
   float sums[kUnits][Shape::kChannelTiles][4] = {};
 
-  __device__ QueryRows() {
+  __device__ OnlineSoftmax() {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
@@ -35,16 +35,16 @@ struct QueryRows {
     }
   }
 
-  // Factors of earlier sums, for rows `row` and `row + 8` of a unit.
-  struct Shrink {
-    float of[kUnits][2];
+  // Rescaling factors of the accumulated sums, for rows `row` and `row + 8` of a unit.
+  struct Rescale {
+    float factors[kUnits][2];
   };
 
-  // Turns products into probabilities relative to the largest score so far; factor is positive.
-  // rescale() must follow before sums take the probabilities.
-  __device__ __forceinline__ Shrink exponentiate(float (&x)[kUnits][Shape::kKeyTiles][4],
-                                                 float factor) {
-    Shrink shrink;
+  // Replaces products by probabilities relative to the running maximum; factor is positive.
+  // REQUIRES: rescale() follows before the probabilities are accumulated into `sums`.
+  __device__ __forceinline__ Rescale exponentiate(float (&x)[kUnits][Shape::kKeyTiles][4],
+                                                  float factor) {
+    Rescale shrink;
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
@@ -57,8 +57,8 @@ struct QueryRows {
           for (int c = 0; c < 2; ++c) tops[c] = fmaxf(tops[c], x[u][t][2 * h + c]);
         }
         const float now = fmaxf(largest[u][h], row_max(fmaxf(tops[0], tops[1])) * factor);
-        const float base = now == -infinity() ? 0.0f : now;  // no key seen so far
-        shrink.of[u][h] = exp2_fast(largest[u][h] - base);
+        const float base = now == -infinity() ? 0.0f : now;  // every key so far is masked
+        shrink.factors[u][h] = exp2_fast(largest[u][h] - base);
         largest[u][h] = now;
         float parts[2] = {};
 #pragma unroll
@@ -70,41 +70,42 @@ struct QueryRows {
             parts[c] += one;
           }
         }
-        total[u][h] = fmaf(total[u][h], shrink.of[u][h], parts[0] + parts[1]);
+        total[u][h] = fmaf(total[u][h], shrink.factors[u][h], parts[0] + parts[1]);
       }
     }
     return shrink;
   }
 
-  __device__ __forceinline__ void rescale(const Shrink& shrink) {
+  __device__ __forceinline__ void rescale(const Rescale& shrink) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      // Usually no row has found a larger score.
-      if (!__any_sync(kFullMask, shrink.of[u][0] != 1.0f || shrink.of[u][1] != 1.0f)) continue;
+      // Usually no row's maximum has changed.
+      if (!__any_sync(kFullMask, shrink.factors[u][0] != 1.0f || shrink.factors[u][1] != 1.0f))
+        continue;
 #pragma unroll
       for (int t = 0; t < Shape::kChannelTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[u][t][i] *= shrink.of[u][i / 2];
+        for (int i = 0; i < 4; ++i) sums[u][t][i] *= shrink.factors[u][i / 2];
       }
     }
   }
 };
 
-// Drops probabilities that are rounded and packed in pairs: one operation for two of them.
-// REQUIRES: the threshold (DropoutKey::keep_threshold()) is at least 2^15.
+// Applies dropout to probabilities packed in pairs of 16 bits, two at a time. REQUIRES: the
+// threshold (DropoutKey::keep_threshold()) is at least 2^15.
 struct PairDropper {
   uint32_t most_kept, to_highest;  // in both halves
 
   __device__ explicit PairDropper(uint32_t threshold)
       : most_kept((threshold - 1) * 0x10001u), to_highest((0x8000u - threshold) * 0x10001u) {}
 
-  // The highest bit of a half is set where the half is not below the threshold. A half becomes at
-  // least threshold - 1, so that what is added neither borrows nor, at 2^16 - 1, overflows.
+  // Sets the highest bit of each half that is not below the threshold. A half is first raised to
+  // threshold - 1, so that the sum neither borrows nor, at 2^16 - 1, overflows.
   __device__ __forceinline__ uint32_t dropped(uint32_t word) const {
     return max_of_halves(word, most_kept) + to_highest;
   }
-  // `first` and `second` are left factors (mma.cuh) of the first and the last 16 of 32 keys; even
-  // and odd are the words of the lane's two columns.
+  // `first` and `second` are left operands (mma.cuh) of the first and the last 16 of 32 keys;
+  // `even` and `odd` are the words of the lane's two columns.
   __device__ __forceinline__ void drop(uint32_t (&first)[4], uint32_t (&second)[4],
                                        const AttentionWords& even,
                                        const AttentionWords& odd) const {

@@ -5,16 +5,16 @@
 #include "megatron/kernels/cuda/attention_problem.cuh"
 #include "megatron/kernels/cuda/mma.cuh"
 
-// Shared parts of the forward and backward kernels of attention on tensor cores: tiles of rows in
-// shared memory, products with them, the keys that a tile of queries sees, and dropout.
+// Shared parts of the tensor-core attention kernels, forward and backward: tiles in shared memory,
+// products with them, visible key ranges, masks and dropout.
 namespace megatron::kernels::cuda {
 
 inline constexpr int kUnit = 16;  // rows, and depth, of a tensor-core product
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// A thread's warp, and its row and pair of columns of a product's 16 x 8 sums (mma.cuh).
-struct Lane {
+// A thread's warp and lane, and its row and column pair in a 16 x 8 accumulator (mma.cuh).
+struct LaneCoordinate {
   int warp = static_cast<int>(threadIdx.x) / kWarp;
   int lane = static_cast<int>(threadIdx.x) % kWarp;
   int row = lane / 4;         // and row + 8
@@ -28,7 +28,7 @@ struct HeadRows {
   int stride;
   int tokens, d;
 
-  __device__ HeadRows(const Heads<const T>& x, int64_t batch, int head, int num_tokens,
+  __device__ HeadRows(const DeviceHeads<const T>& x, int64_t batch, int head, int num_tokens,
                       int channels)
       : data(x.row(batch, head, 0)),
         stride(static_cast<int>(x.stride_s)),
@@ -53,31 +53,33 @@ struct Rows {
     if (kBlock % kPerRow != 0 && row >= kAtOnce) return;
     const T* from = x.data + int64_t{first + row} * x.stride + c;
     const int64_t step = int64_t{kAtOnce} * x.stride;
-    T* const place = to + row * kStride + c;
+    T* const destination = to + row * kStride + c;
     const bool is_whole = first >= 0 && first + kRows <= x.tokens && x.d == kChannels;
 #pragma unroll
     for (int i = 0; i < kRows; i += kAtOnce) {
       if (kRows % kAtOnce != 0 && i + row >= kRows) break;
       const int token = first + i + row;
       const bool is_inside = is_whole || (token >= 0 && token < x.tokens && c < x.d);
-      copy_async_16(place + i * kStride, is_inside ? from : x.data, is_inside);
+      copy_async_16(destination + i * kStride, is_inside ? from : x.data, is_inside);
       from += step;
     }
   }
 
-  // The offset of a lane's part of 16 x 16 elements, for load_matrices(): as a [rows, depth] or,
-  // transposed, as b [depth, columns] ...
-  static __device__ __forceinline__ int of_rows(int lane) {
+  // The lane's address offset for load_matrices() of 16 x 16 elements whose tile rows are matrix
+  // rows: a [rows, depth] or, transposed, b [depth, columns].
+  static __device__ __forceinline__ int lane_offset_by_rows(int lane) {
     return lane % 16 * kStride + lane / 16 * 8;
   }
-  // ... and as b [columns, depth] or, transposed, as a [depth, rows].
-  static __device__ __forceinline__ int of_columns(int lane) {
+  // The same for tile rows that are matrix columns: b [columns, depth] or, transposed, a [depth,
+  // rows].
+  static __device__ __forceinline__ int lane_offset_by_columns(int lane) {
     return (lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
   }
 };
 
-// sums[u] += a[u] b, with b [16 deep, 8 kTiles columns] in shared memory. by_columns: rows of b are
-// columns, and `b` is the lane's part at of_columns(). by_rows: rows are depths, at of_rows().
+// sums[u] += a[u] b, with b [16 deep, 8 kTiles columns] in shared memory. add_by_columns(): tile
+// rows are columns of b, which points to the lane's address at lane_offset_by_columns().
+// add_by_rows(): tile rows are depths, at lane_offset_by_rows().
 template <class T, int kStride, int kUnits, int kTiles>
 __device__ __forceinline__ void add_by_columns(float (&sums)[kUnits][kTiles][4],
                                                const uint32_t (&a)[kUnits][4], const T* b) {
@@ -113,56 +115,67 @@ __device__ __forceinline__ void store_two(T* row, int c, int d, float first, flo
   if (c < d) *reinterpret_cast<uint32_t*>(row + c) = pack_two<T>(first, second);
 }
 
-// --- Which keys are seen ---
+// --- Visible key ranges ---
 
-// Every key that some query sees is in [first, last); all queries see [whole_first, whole_last).
-// Hidden keys are not considered.
-struct Seen {
-  int first, last, whole_first, whole_last;
+// Visible key range of a query tile, by causal mask, documents and prefixes: some query sees a key
+// only if it is in [first, last); all queries see [unmasked_first, unmasked_last). Ignores padding.
+struct VisibleKeys {
+  int first, last, unmasked_first, unmasked_last;
 
-  __device__ bool has_all(int key, int n) const {
-    return key >= whole_first && key + n <= whole_last;
+  __device__ bool is_unmasked(int key, int n) const {
+    return key >= unmasked_first && key + n <= unmasked_last;
   }
 };
 
-// The keys that queries [query, query + kQueries) see; at least one query is inside. Every lane
-// gets the same result. Only kIsGeneral kernels know prefixes and relative biases: they cost the
-// others registers.
+// The visible key range of queries [query, query + kQueries), at least one of which exists. Every
+// lane gets the same result. Only kIsGeneral kernels support prefixes and relative biases, which
+// would cost the others registers.
 template <int kQueries, bool kIsGeneral>
-__device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int query, int lane) {
+__device__ __forceinline__ VisibleKeys visible_keys(const Problem& p, int64_t batch, int query,
+                                                    int lane) {
   const int begin = max(query, 0);
   const int end = min(query + kQueries, p.sq);
-  Seen seen{
-      .first = 0, .last = p.last_key(end - 1), .whole_first = 0, .whole_last = p.last_key(begin)};
+  VisibleKeys visible{.first = 0,
+                      .last = p.last_key(end - 1),
+                      .unmasked_first = 0,
+                      .unmasked_last = p.last_key(begin)};
   if (kIsGeneral && p.prefix_ends != nullptr) {
-    seen.last = 0;
-    seen.whole_last = p.sk;
+    visible.last = 0;
+    visible.unmasked_last = p.sk;
     for (int i = begin + lane; i < end; i += kWarp) {
       const int last = p.last_key(batch, i);
-      seen.last = max(seen.last, last);
-      seen.whole_last = min(seen.whole_last, last);
+      visible.last = max(visible.last, last);
+      visible.unmasked_last = min(visible.unmasked_last, last);
     }
-    seen.last = __reduce_max_sync(kFullMask, seen.last);
-    seen.whole_last = __reduce_min_sync(kFullMask, seen.whole_last);
+    visible.last = __reduce_max_sync(kFullMask, visible.last);
+    visible.unmasked_last = __reduce_min_sync(kFullMask, visible.unmasked_last);
   }
-  if (p.document_starts == nullptr) return seen;
-  seen.first = p.sk;
+  if (p.document_starts == nullptr) return visible;
+  visible.first = p.sk;
   for (int i = begin + lane; i < end; i += kWarp) {
     const int first = p.first_key(batch, i);
-    seen.first = min(seen.first, first);
-    seen.whole_first = max(seen.whole_first, first);
+    visible.first = min(visible.first, first);
+    visible.unmasked_first = max(visible.unmasked_first, first);
   }
-  seen.first = __reduce_min_sync(kFullMask, seen.first);
-  seen.whole_first = __reduce_max_sync(kFullMask, seen.whole_first);
-  return seen;
+  visible.first = __reduce_min_sync(kFullMask, visible.first);
+  visible.unmasked_first = __reduce_max_sync(kFullMask, visible.unmasked_first);
+  return visible;
 }
 
-// The keys that one query sees, without regard to hidden ones; none if there is no such query.
+// The tiles of `keys` keys that hold visible keys, [first, last); empty if last <= first.
+struct KeyTileRange {
+  int first, last;
+  __device__ KeyTileRange(const VisibleKeys& visible, int keys)
+      : first(visible.first / keys), last((visible.last + keys - 1) / keys) {}
+  __device__ bool has(int tile) const { return tile >= first && tile < last; }
+};
+
+// The visible key range [first, last) of one query; empty if the query does not exist.
 template <bool kIsGeneral>
-struct Span {
+struct KeyRange {
   int first, last;
 
-  __device__ Span(const Problem& p, int64_t batch, int query)
+  __device__ KeyRange(const Problem& p, int64_t batch, int query)
       : first(p.first_key(batch, query)), last(0) {
     if (query < 0 || query >= p.sq) return;
     last = kIsGeneral ? p.last_key(batch, query) : p.last_key(query);
@@ -170,17 +183,17 @@ struct Span {
   __device__ bool has(int key) const { return key >= first && key < last; }
 };
 
-// The hidden keys from a key on, a bit each; all lanes of a warp hold the same words.
+// Key padding mask as bits, from a key on; 1 is padding. All lanes of a warp hold the same words.
 template <int kWords>
-struct HiddenKeys {
+struct KeyPaddingBits {
   uint32_t words[kWords] = {};
 
-  __device__ __forceinline__ HiddenKeys(const Problem& p, int64_t batch, int key, int lane) {
-    if (p.hidden == nullptr) return;
+  __device__ __forceinline__ KeyPaddingBits(const Problem& p, int64_t batch, int key, int lane) {
+    if (p.key_padding_mask == nullptr) return;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       const int own = key + w * kWarp + lane;
-      words[w] = __ballot_sync(kFullMask, own < p.sk && p.hidden[batch * p.sk + own]);
+      words[w] = __ballot_sync(kFullMask, own < p.sk && p.key_padding_mask[batch * p.sk + own]);
     }
   }
   __device__ __forceinline__ bool any() const {
@@ -189,17 +202,17 @@ struct HiddenKeys {
     for (const uint32_t word : words) all |= word;
     return all != 0;
   }
-  // Is key i of word w hidden?
+  // True if key i of word w is padding.
   __device__ __forceinline__ bool has(int w, int i) const { return (words[w] >> i & 1) != 0; }
 };
 
-// The relative bias of a tile of queries and a tile of keys in shared memory: element
-// key - query + kQueries - 1 is that of a key and a query, counted from the tiles' first ones.
+// The relative bias of a query tile and a key tile in shared memory. Element key - query + kQueries
+// - 1 is the bias of a key and a query, counted from the tiles' first ones.
 template <int kQueries, int kKeys>
 struct BiasWindow {
   static constexpr int kFloats = kQueries + kKeys;
 
-  // Starts copying; zero where there are no such two.
+  // Starts copying; zero for distances outside of the bias.
   template <int kBlock>
   static __device__ __forceinline__ void copy(float* to, const Problem& p, int head, int query,
                                               int key) {
@@ -213,14 +226,13 @@ struct BiasWindow {
   }
 };
 
-// Adds position biases to products, whose rows are queries, and hides keys. Returns the remaining,
-// positive, factor of base-2 scores. `bias` is that of the lane's first row and column in a window.
+// Adds position biases to the products q k and masks them; queries are rows. Returns the remaining,
+// positive, scale to base-2 scores. `bias` points to the bias of the lane's first row and column.
 template <class Shape, bool kIsGeneral>
-__device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
-                                             const Problem& p, const Seen& seen,
-                                             const HiddenKeys<Shape::kKeys / kWarp>& hidden,
-                                             int64_t batch, float slope, const float* bias,
-                                             int query, int key, const Lane& at) {
+__device__ __forceinline__ float bias_and_mask_rows(
+    float (&x)[Shape::kUnits][Shape::kKeyTiles][4], const Problem& p, const VisibleKeys& visible,
+    const KeyPaddingBits<Shape::kKeys / kWarp>& padding, int64_t batch, float slope,
+    const float* bias, int query, int key, const LaneCoordinate& at) {
   float factor = p.scale * kLog2E;
   if (kIsGeneral && p.relative_bias != nullptr) {
     // Scores on a diagonal of tiles share their bias.
@@ -255,28 +267,28 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
     }
     factor = 1;
   }
-  if (!seen.has_all(key, Shape::kKeys)) {
+  if (!visible.is_unmasked(key, Shape::kKeys)) {
 #pragma unroll
     for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Span<kIsGeneral> span(p, batch, query + u * kUnit + at.row + h * 8);
+        const KeyRange<kIsGeneral> range(p, batch, query + u * kUnit + at.row + h * 8);
 #pragma unroll
         for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
-            if (!span.has(key + t * 8 + at.column + c)) x[u][t][2 * h + c] = -infinity();
+            if (!range.has(key + t * 8 + at.column + c)) x[u][t][2 * h + c] = -infinity();
           }
         }
       }
     }
   }
-  if (!hidden.any()) return factor;
+  if (!padding.any()) return factor;
 #pragma unroll
   for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      if (!hidden.has(t / 4, t % 4 * 8 + at.column + c)) continue;
+      if (!padding.has(t / 4, t % 4 * 8 + at.column + c)) continue;
 #pragma unroll
       for (int u = 0; u < Shape::kUnits; ++u) x[u][t][c] = x[u][t][c + 2] = -infinity();
     }
@@ -284,17 +296,17 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
   return factor;
 }
 
-// --- Tiles of queries ---
+// --- Query tiles ---
 
-// Dropout counts positions in groups of 16, so tiles of queries begin at multiples of 16: the first
-// tile may begin before the first query.
+// Positions by which the first query tile precedes query 0: dropout counts positions in groups of
+// 16, so query tiles begin at multiples of 16.
 __device__ __forceinline__ int queries_before_first(const Problem& p) {
   return p.has_dropout ? p.first_position % kDropoutQueries : 0;
 }
 
 // --- Dropout ---
 
-// The random words of a head of a sample.
+// Dropout's random words of a head of a sample.
 struct DropoutHead {
   const PhiloxKeys<kDropoutRounds>& keys;
   int64_t sample;
@@ -314,7 +326,7 @@ struct DropoutHead {
                          first_row + static_cast<uint32_t>(position_group / 16 * 8 + position_rest),
                          sample, keys);
   }
-  // Is the probability of the lower or the upper half of a word kept?
+  // True if the lower or upper half of a word keeps its probability.
   __device__ __forceinline__ bool keeps(uint32_t word, bool is_upper) const {
     return is_half_kept(word, is_upper, high_threshold);
   }

@@ -5,11 +5,11 @@
 
 // Scores are computed in tiles of 32 x 32. A block has eight warps, each with four rows of the tile
 // (queries in the forward pass and for dq, keys for dk and dv); its lanes have the tile's columns.
-// Sums over columns are warp shuffles; products with a tile of values, keys or queries spread the
-// channels over the lanes.
+// Sums over columns are warp shuffles; products with a tile of values, keys or queries distribute
+// the channels over the lanes.
 //
-// The backward pass has four tiles in shared memory. If a GPU has no room for them, the two that
-// change share one place in turn: they are read more often, with the same results.
+// The backward pass has four tiles in shared memory. On GPUs with too little shared memory the two
+// streamed tiles share one buffer in turn: they are loaded more often, with the same results.
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -17,8 +17,8 @@ constexpr int kTile = 32;
 constexpr int kRows = 4;  // of a warp
 static_assert(kTile / kRows * kWarp == kThreads);
 
-// A block's work: kTile queries, a multiple of 32. The last tiles come first, because they are the
-// longest under a causal mask and short ones should be left at the end.
+// A block's work tile: kTile queries, a multiple of 32. Longest first: under a causal mask the last
+// tiles see the most keys.
 template <int kTile>
 struct QueryBlock {
   int64_t batch, query;
@@ -32,7 +32,7 @@ struct QueryBlock {
     group = head / (p.heads / p.groups);
     query = (tiles - 1 - blockIdx.x / (p.b * p.heads)) * kTile;
   }
-  // The tiles of keys that some query sees begin in [first_tile, last_key).
+  // Key tiles with visible keys begin in [first_tile, last_key).
   __device__ int64_t first_tile(const Problem& p, int lane) const {
     int64_t first = p.sk;
 #pragma unroll
@@ -63,7 +63,7 @@ struct Tile {
 
   // Rows [first, first + kTile) of a head times alpha; zero beyond `rows` and beyond d.
   template <class T>
-  __device__ void load(const Heads<const T>& x, int64_t batch, int head, int64_t first,
+  __device__ void load(const DeviceHeads<const T>& x, int64_t batch, int head, int64_t first,
                        int64_t rows, int d, float alpha) const {
     if (x.is_wide) {
       load_by<4>(x, batch, head, first, rows, d, alpha);
@@ -73,7 +73,7 @@ struct Tile {
   }
 
   template <int N, class T>
-  __device__ void load_by(const Heads<const T>& x, int64_t batch, int head, int64_t first,
+  __device__ void load_by(const DeviceHeads<const T>& x, int64_t batch, int head, int64_t first,
                           int64_t rows, int d, float alpha) const {
     constexpr int kPerRow = kChannels / N;
     for (int i = static_cast<int>(threadIdx.x); i < kTile * kPerRow; i += kThreads) {
@@ -130,8 +130,8 @@ __device__ void add_weighted_rows(float (&sums)[kRows][kChannels / 32],
 
 // Scales and writes four rows of a warp, except those outside.
 template <class T, int kChannels>
-__device__ void store_rows(const Heads<T>& to, int64_t batch, int head, int64_t first, int64_t rows,
-                           int d, const float (&values)[kRows][kChannels / 32],
+__device__ void store_rows(const DeviceHeads<T>& to, int64_t batch, int head, int64_t first,
+                           int64_t rows, int d, const float (&values)[kRows][kChannels / 32],
                            const float (&factors)[kRows], int lane) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -149,8 +149,8 @@ __device__ void store_rows(const Heads<T>& to, int64_t batch, int head, int64_t 
 
 template <class T, int kChannels>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(Heads<T> out, float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
-                   Problem p) {
+    forward_kernel(DeviceHeads<T> out, float* lse, DeviceHeads<const T> q, DeviceHeads<const T> k,
+                   DeviceHeads<const T> v, Problem p) {
   extern __shared__ float4 shared[];
   auto* const memory = reinterpret_cast<float*>(shared);
   const Tile<kChannels> q_tile{memory};
@@ -179,19 +179,19 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
 
     const int64_t own_key = key + lane;
-    const bool is_hidden = own_key >= p.sk || p.is_hidden(block.batch, own_key);
+    const bool is_padding = own_key >= p.sk || p.is_padding(block.batch, own_key);
     float weights[kRows];
     row_products(weights, q_tile, first_row, k_tile, lane);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int64_t query = first_query + r;
-      const bool is_seen = !is_hidden && query < p.sq &&
-                           own_key >= p.first_key(block.batch, query) &&
-                           own_key < p.last_key(block.batch, query);
+      const bool is_visible = !is_padding && query < p.sq &&
+                              own_key >= p.first_key(block.batch, query) &&
+                              own_key < p.last_key(block.batch, query);
       const float score =
-          is_seen ? weights[r] + p.bias(block.head, slope, query, own_key) : -infinity();
+          is_visible ? weights[r] + p.bias(block.head, slope, query, own_key) : -infinity();
       const float now_largest = larger(largest[r], warp_max(score));  // the same on every lane
-      if (now_largest == -infinity()) {                               // no key seen so far
+      if (now_largest == -infinity()) {                               // every key so far is masked
         weights[r] = 0;
         continue;
       }
@@ -211,12 +211,12 @@ __global__ void __launch_bounds__(kThreads)
   float factors[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const bool sees_nothing = total[r] == 0;  // false for NaN
-    factors[r] = sees_nothing ? 0.0f : 1.0f / total[r];
+    const bool is_fully_masked = total[r] == 0;  // false for NaN
+    factors[r] = is_fully_masked ? 0.0f : 1.0f / total[r];
     const int64_t query = first_query + r;
     if (lse == nullptr || lane != 0 || query >= p.sq) continue;
     lse[(block.batch * p.heads + block.head) * p.sq + query] =
-        sees_nothing ? infinity() : largest[r] + logf(total[r]);
+        is_fully_masked ? infinity() : largest[r] + logf(total[r]);
   }
   store_rows<T, kChannels>(out, block.batch, block.head, first_query, p.sq, p.d, sums, factors,
                            lane);
@@ -233,18 +233,20 @@ struct ScoreRows {
   float delta[kRows];
 };
 
-// Turns the gradients of dropped probabilities into those of scores, of the lane's key.
+// Backward pass of dropout and softmax for the lane's key: replaces the gradients of dropped
+// probabilities by those of scores.
 __device__ void differentiate(float (&dscores)[kRows], const float (&scores)[kRows],
                               const Problem& p, const ScoreRows& rows, int64_t key) {
-  const bool is_hidden = key >= p.sk || p.is_hidden(rows.batch, key);
+  const bool is_padding = key >= p.sk || p.is_padding(rows.batch, key);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t query = rows.first_query + r;
     const bool is_query = query < p.sq;
-    const bool is_seen = is_query && !is_hidden && key >= p.first_key(rows.batch, query) &&
-                         key < p.last_key(rows.batch, query);
+    const bool is_visible = is_query && !is_padding && key >= p.first_key(rows.batch, query) &&
+                            key < p.last_key(rows.batch, query);
     const float probability =
-        is_seen ? expf(scores[r] + p.bias(rows.head, rows.slope, query, key) - rows.lse[r]) : 0.0f;
+        is_visible ? expf(scores[r] + p.bias(rows.head, rows.slope, query, key) - rows.lse[r])
+                   : 0.0f;
     if (p.has_dropout && is_query) {
       dscores[r] *= p.dropout_factor(rows.batch, rows.head, query, key);
     }
@@ -253,17 +255,17 @@ __device__ void differentiate(float (&dscores)[kRows], const float (&scores)[kRo
 }
 
 // dq, and delta = sum over channels of dout * out, which the other kernels read.
-template <class T, int kChannels, bool kTakesTurns>
+template <class T, int kChannels, bool kSharesTile>
 __global__ void __launch_bounds__(kThreads)
-    backward_queries_kernel(Heads<T> dq, float* delta, Heads<const T> dout, Heads<const T> out,
-                            const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
-                            Problem p) {
+    backward_queries_kernel(DeviceHeads<T> dq, float* delta, DeviceHeads<const T> dout,
+                            DeviceHeads<const T> out, const float* lse, DeviceHeads<const T> q,
+                            DeviceHeads<const T> k, DeviceHeads<const T> v, Problem p) {
   extern __shared__ float4 shared[];
   auto* const memory = reinterpret_cast<float*>(shared);
   const Tile<kChannels> q_tile{memory};
   const Tile<kChannels> dout_tile{memory + Tile<kChannels>::kFloats};
   const Tile<kChannels> k_tile{memory + 2 * Tile<kChannels>::kFloats};
-  const Tile<kChannels> v_tile{memory + (kTakesTurns ? 2 : 3) * Tile<kChannels>::kFloats};
+  const Tile<kChannels> v_tile{memory + (kSharesTile ? 2 : 3) * Tile<kChannels>::kFloats};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
   const QueryBlock<kTile> block(p);
@@ -297,7 +299,7 @@ __global__ void __launch_bounds__(kThreads)
     float dscores[kRows];
     __syncthreads();  // all threads have read the tiles
     v_tile.load(v, block.batch, block.group, key, p.sk, p.d, 1.0f);
-    if constexpr (kTakesTurns) {
+    if constexpr (kSharesTile) {
       __syncthreads();
       row_products(dscores, dout_tile, first_row, v_tile, lane);
       __syncthreads();
@@ -305,7 +307,7 @@ __global__ void __launch_bounds__(kThreads)
     k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
     __syncthreads();
     row_products(scores, q_tile, first_row, k_tile, lane);
-    if constexpr (!kTakesTurns) row_products(dscores, dout_tile, first_row, v_tile, lane);
+    if constexpr (!kSharesTile) row_products(dscores, dout_tile, first_row, v_tile, lane);
     differentiate(dscores, scores, p, rows, key + lane);
     add_weighted_rows(sums, dscores, k_tile, lane);
   }
@@ -318,17 +320,17 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // dk and dv of a tile of keys: sums over the group's heads, and over queries, each in order.
-template <class T, int kChannels, bool kTakesTurns>
+template <class T, int kChannels, bool kSharesTile>
 __global__ void __launch_bounds__(kThreads)
-    backward_keys_kernel(Heads<T> dk, Heads<T> dv, const float* delta, Heads<const T> dout,
-                         const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
-                         Problem p) {
+    backward_keys_kernel(DeviceHeads<T> dk, DeviceHeads<T> dv, const float* delta,
+                         DeviceHeads<const T> dout, const float* lse, DeviceHeads<const T> q,
+                         DeviceHeads<const T> k, DeviceHeads<const T> v, Problem p) {
   extern __shared__ float4 shared[];
   auto* const memory = reinterpret_cast<float*>(shared);
   const Tile<kChannels> k_tile{memory};
   const Tile<kChannels> v_tile{memory + Tile<kChannels>::kFloats};
   const Tile<kChannels> q_tile{memory + 2 * Tile<kChannels>::kFloats};
-  const Tile<kChannels> dout_tile{memory + (kTakesTurns ? 2 : 3) * Tile<kChannels>::kFloats};
+  const Tile<kChannels> dout_tile{memory + (kSharesTile ? 2 : 3) * Tile<kChannels>::kFloats};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
   const int64_t pair = blockIdx.x % (p.b * p.groups);
@@ -344,8 +346,9 @@ __global__ void __launch_bounds__(kThreads)
   float dk_sums[kRows][kChannels / 32] = {};
   float dv_sums[kRows][kChannels / 32] = {};
   // Under a causal mask, earlier queries do not see the tile, unless it is in their prefix.
-  const int64_t seen_from = p.is_causal && p.prefix_ends == nullptr ? tile_key - p.query_offset : 0;
-  const int64_t first_tile = seen_from > 0 ? seen_from / kTile * kTile : 0;
+  const int64_t visible_from =
+      p.is_causal && p.prefix_ends == nullptr ? tile_key - p.query_offset : 0;
+  const int64_t first_tile = visible_from > 0 ? visible_from / kTile * kTile : 0;
   for (int head = group * heads_per_group; head < (group + 1) * heads_per_group; ++head) {
     const float slope = p.slope(head);
     for (int64_t tile_query = first_tile; tile_query < p.sq; tile_query += kTile) {
@@ -360,7 +363,7 @@ __global__ void __launch_bounds__(kThreads)
       float dscores[kRows];
       __syncthreads();  // all threads have read the tiles
       dout_tile.load(dout, batch, head, tile_query, p.sq, p.d, 1.0f);
-      if constexpr (kTakesTurns) {
+      if constexpr (kSharesTile) {
         __syncthreads();
         row_products(dscores, v_tile, first_row, dout_tile, lane);
         __syncthreads();
@@ -368,7 +371,7 @@ __global__ void __launch_bounds__(kThreads)
       q_tile.load(q, batch, head, tile_query, p.sq, p.d, p.scale);
       __syncthreads();
       row_products(probabilities, k_tile, first_row, q_tile, lane);
-      if constexpr (!kTakesTurns) row_products(dscores, v_tile, first_row, dout_tile, lane);
+      if constexpr (!kSharesTile) row_products(dscores, v_tile, first_row, dout_tile, lane);
 
       const int64_t at = (batch * p.heads + head) * p.sq + query;
       const float query_lse = is_query ? lse[at] : infinity();
@@ -376,17 +379,18 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t key = first_key + r;
-        const bool is_seen =
-            key < query_last_key && key >= query_first_key && !p.is_hidden(batch, key);
+        const bool is_visible =
+            key < query_last_key && key >= query_first_key && !p.is_padding(batch, key);
         const float probability =
-            is_seen ? expf(probabilities[r] + p.bias(head, slope, query, key) - query_lse) : 0.0f;
+            is_visible ? expf(probabilities[r] + p.bias(head, slope, query, key) - query_lse)
+                       : 0.0f;
         const float factor =
             p.has_dropout && is_query ? p.dropout_factor(batch, head, query, key) : 1.0f;
         dscores[r] = probability * (factor * dscores[r] - query_delta);
         probabilities[r] = probability * factor;
       }
       add_weighted_rows(dk_sums, dscores, q_tile, lane);
-      if constexpr (kTakesTurns) {
+      if constexpr (kSharesTile) {
         __syncthreads();
         dout_tile.load(dout, batch, head, tile_query, p.sq, p.d, 1.0f);
         __syncthreads();
@@ -400,14 +404,15 @@ __global__ void __launch_bounds__(kThreads)
   store_rows<T, kChannels>(dv, batch, group, first_key, p.sk, p.d, dv_sums, ones, lane);
 }
 
-// The gradient of the relative bias. A block has the tiles of a head that are equally far from the
-// diagonal: it sums each place of a tile over samples and tiles, then the diagonals of the sums.
-// A distance lies in two such bands. It begins as zero, so the order of the two does not matter.
+// Gradient of the relative bias. A block has the tiles of a head in one band, equally far from the
+// diagonal: it sums tiles elementwise over samples and the band, then the diagonals of the sum.
+// Each distance lies in two bands; with a zero start the order of the two additions does not
+// matter.
 template <class T, int kChannels>
 __global__ void __launch_bounds__(kThreads)
-    backward_bias_kernel(float* drelative_bias, const float* delta, Heads<const T> dout,
-                         const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
-                         Problem p) {
+    backward_bias_kernel(float* drelative_bias, const float* delta, DeviceHeads<const T> dout,
+                         const float* lse, DeviceHeads<const T> q, DeviceHeads<const T> k,
+                         DeviceHeads<const T> v, Problem p) {
   extern __shared__ float4 shared[];
   auto* const memory = reinterpret_cast<float*>(shared);
   const Tile<kChannels> of_queries{memory};
@@ -424,8 +429,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t tile_query = band < 0 ? -band : 0; tile_query < p.sq; tile_query += kTile) {
       const int64_t tile_key = tile_query + band;
       if (tile_key >= p.sk) break;
-      const auto products = [&](float(&to)[kRows], const Heads<const T>& left,
-                                const Heads<const T>& right, float factor) {
+      const auto products = [&](float(&to)[kRows], const DeviceHeads<const T>& left,
+                                const DeviceHeads<const T>& right, float factor) {
         __syncthreads();  // all threads have read the tiles
         of_queries.load(left, batch, head, tile_query, p.sq, p.d, factor);
         of_keys.load(right, batch, group, tile_key, p.sk, p.d, 1.0f);
@@ -455,14 +460,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int r = 0; r < kRows; ++r) memory[(first_row + r) * kStride + lane] = sums[r];
   __syncthreads();
   const int distance = static_cast<int>(threadIdx.x) - kTile + 1;  // of column to row
-  const int64_t place = band + distance + p.sq - 1;
-  if (distance >= kTile || place < 0 || place >= p.sq + p.sk - 1) return;
+  const int64_t index = band + distance + p.sq - 1;
+  if (distance >= kTile || index < 0 || index >= p.sq + p.sk - 1) return;
   float sum = 0;
   for (int row = 0; row < kTile; ++row) {
     const int column = row + distance;
     if (column >= 0 && column < kTile) sum += memory[row * kStride + column];
   }
-  atomicAdd(drelative_bias + int64_t{head} * (p.sq + p.sk - 1) + place, sum);
+  atomicAdd(drelative_bias + int64_t{head} * (p.sq + p.sk - 1) + index, sum);
 }
 
 // --- Launching ---
@@ -493,7 +498,7 @@ void launch(void (*kernel)(Parameters...), int64_t blocks, int num_tiles, Stream
   MG_CUDA(cudaGetLastError());
 }
 
-// Calls f.operator()<kTakesTurns>(number of tiles), by the device's shared memory.
+// Calls f.operator()<kSharesTile>(number of tiles) for the device's shared memory.
 template <int kChannels, class F>
 void with_room(Stream stream, const F& f) {
   if constexpr (shared_bytes<kChannels>(4) > kLeastSharedBytes) {
@@ -535,15 +540,15 @@ void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorVie
     const auto k_heads = heads_on_device<const T>(k);
     const auto v_heads = heads_on_device<const T>(v);
     const auto dout_heads = heads_on_device<const T>(dout);
-    with_room<kChannels>(stream, [&]<bool kTakesTurns>(int num_tiles) {
+    with_room<kChannels>(stream, [&]<bool kSharesTile>(int num_tiles) {
       if (query_blocks > 0) {
-        launch<kChannels>(backward_queries_kernel<T, kChannels, kTakesTurns>, query_blocks,
+        launch<kChannels>(backward_queries_kernel<T, kChannels, kSharesTile>, query_blocks,
                           num_tiles, stream, heads_on_device<T>(dq), delta, dout_heads,
                           heads_on_device<const T>(out), lse.as<float>(), q_heads, k_heads, v_heads,
                           problem);
       }
       if (key_blocks > 0) {
-        launch<kChannels>(backward_keys_kernel<T, kChannels, kTakesTurns>, key_blocks, num_tiles,
+        launch<kChannels>(backward_keys_kernel<T, kChannels, kSharesTile>, key_blocks, num_tiles,
                           stream, heads_on_device<T>(dk), heads_on_device<T>(dv),
                           static_cast<const float*>(delta), dout_heads, lse.as<float>(), q_heads,
                           k_heads, v_heads, problem);

@@ -9,8 +9,8 @@
 #include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/paged_problem.cuh"
 
-// The kernel for fp32 and for heads of more than 128 channels: kLanes lanes share a key, 8 channels
-// each. Others take tensor cores (paged_attention_tensor.cu).
+// Paged attention for fp32 and for heads of more than 128 channels: kLanes lanes share a key, 8
+// channels each. All other calls use tensor cores (paged_attention_tensor.cu).
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -20,7 +20,7 @@ constexpr int kKeysOfPart = 128;
 static_assert(kKeysOfPart >= kLeastPagedKeys);
 constexpr int kKeysOfWarp = kKeysOfPart / kWarps;
 
-// The sum over lanes that differ in the bits from `first` below `end`, on each of them.
+// Sum, and maximum, over the lanes that differ in bits [kFirst, kEnd); each of them gets it.
 template <int kFirst, int kEnd>
 __device__ __forceinline__ float sum_across(float x) {
 #pragma unroll
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   __shared__ float largest_of[kWarps][kHeads];
   __shared__ float total_of[kWarps][kHeads];
 
-  const PagedPlace at(p, kHeads);
+  const PagedBlockIndex at(p, kHeads);
   const int row = at.row;
   const int group = at.group;
   const int part = at.part;
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
     for (int i = 0; i < kSteps; ++i) {
       const int key = first_key + i * kKeysAtOnce;
       if (key >= stored || !has_channels) continue;
-      keys[i] = load_pack(p.place(p.keys, row, group, key) + channel);
-      values[i] = load_pack(p.place(p.values, row, group, key) + channel);
+      keys[i] = load_pack(p.head_data(p.keys, row, group, key) + channel);
+      values[i] = load_pack(p.head_data(p.values, row, group, key) + channel);
     }
   }
   let_next_kernel_start();
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
       keys[i] = load_pack(p.k.row(0, group, token) + channel);
       values[i] = load_pack(p.v.row(0, group, token) + channel);
       if (at.chunk > 0) continue;
-      store_pack(p.place(p.keys, row, group, last) + channel, keys[i]);
-      store_pack(p.place(p.values, row, group, last) + channel, values[i]);
+      store_pack(p.head_data(p.keys, row, group, last) + channel, keys[i]);
+      store_pack(p.head_data(p.values, row, group, last) + channel, values[i]);
     }
   }
   float scores[kSteps][kHeads];
@@ -144,12 +144,12 @@ void launch(PagedProblem<T> p, int64_t rows, int64_t max_length, Stream stream) 
   const auto kernel = paged_kernel<T, kLanes, kHeads>;
   p.chunks = (p.heads / p.groups + kHeads - 1) / kHeads;
   p.divide(rows, max_length, kKeysOfPart);
-  const bool is_new = has_clusters(reinterpret_cast<const void*>(kernel), stream.device);
+  const bool overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device);
   launch_overlapped(kernel,
                     {.grid = dim3(static_cast<unsigned>(rows * p.groups * p.chunks),
                                   static_cast<unsigned>(p.max_parts)),
                      .block = dim3(kWarps * kWarp),
-                     .overlaps = is_new},
+                     .overlaps = overlaps},
                     stream, p);
 }
 
@@ -175,7 +175,7 @@ void expect_whole_packs(const std::initializer_list<ConstHeadsView>& views) {
   }
 }
 
-// Keys and values in pages, of S, and the heads of tokens one after the other.
+// Device view of the pages: keys and values of type S, heads of a token contiguous.
 template <class S>
 struct Pages {
   S* keys;
@@ -191,10 +191,11 @@ struct Pages {
         d(static_cast<int>(pages.keys.size(3))) {}
 };
 
-// Block x has token x.
+// Stores keys and values of tokens into their slots. Block x has token x.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    put_kernel(Pages<T> pages, Heads<const T> k, Heads<const T> v, const int32_t* slots) {
+    put_kernel(Pages<T> pages, DeviceHeads<const T> k, DeviceHeads<const T> v,
+               const int32_t* slots) {
   wait_for_earlier_kernels();
   const auto token = static_cast<int64_t>(blockIdx.x);
   const int slot = slots[token];
@@ -210,10 +211,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same; a warp has a head, whose packs are at most a warp's lanes.
+// The same with FP8 quantization; one warp for each head, whose packs are at most a warp's lanes.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    put_fp8_kernel(Pages<Float8E4M3> pages, Heads<const T> k, Heads<const T> v,
+    put_fp8_kernel(Pages<Float8E4M3> pages, DeviceHeads<const T> k, DeviceHeads<const T> v,
                    const int32_t* slots) {
   wait_for_earlier_kernels();
   const auto token = static_cast<int64_t>(blockIdx.x);
@@ -233,16 +234,17 @@ __global__ void __launch_bounds__(kThreads)
       }
       return scale;
     };
-    const float of_key = put(pages.keys, k.row(0, group, token));
-    const float of_value = put(pages.values, v.row(0, group, token));
-    if (lane == 0) pages.scales[head] = {of_key, of_value};
+    const float key_scale = put(pages.keys, k.row(0, group, token));
+    const float value_scale = put(pages.values, v.row(0, group, token));
+    if (lane == 0) pages.scales[head] = {key_scale, value_scale};
   }
 }
 
-// Block x has token x of the row.
+// Gathers keys and values of a row from its pages. Block x has token x of the row.
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads)
-    take_kernel(Heads<T> k, Heads<T> v, Pages<S> pages, const int32_t* row_pages, int page_tokens) {
+    take_kernel(DeviceHeads<T> k, DeviceHeads<T> v, Pages<S> pages, const int32_t* row_pages,
+                int page_tokens) {
   wait_for_earlier_kernels();
   const int token = static_cast<int>(blockIdx.x);
   const int64_t slot = int64_t{row_pages[token / page_tokens]} * page_tokens + token % page_tokens;
@@ -287,7 +289,7 @@ void dispatch_pages(DType dtype, const KeyValuePages& pages, Device device, cons
   });
 }
 
-// A block for each token, beside the end of earlier kernels.
+// Launches one block for each token, overlapped with earlier kernels.
 template <class Kernel, class... Args>
 void launch_for_tokens(Kernel kernel, int64_t tokens, Stream stream, const Args&... args) {
   launch_overlapped(

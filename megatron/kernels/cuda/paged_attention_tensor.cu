@@ -2,11 +2,12 @@
 #include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/paged_step.cuh"
 
-// The heads of a group are the columns of tensor-core products, so that a key is read once for all
-// of them. A part's keys go round its warps in steps of 16. A warp has its own ring of steps in
-// shared memory, keys and values: it computes with one while the others are copied, and it waits
-// for no other warp before the end. The first copies start before earlier kernels have ended, but
-// for the new key. Products read probabilities rounded to 16 bits.
+// Flash-Decoding (split-KV) over pages on tensor cores. The heads of a group are the columns of the
+// products, so each key is read once for all of them. Steps of 16 keys are distributed cyclically
+// over the warps. Each warp has its own multi-stage ring of keys and values in shared memory: it
+// computes with one step while the others are copied, and synchronizes with other warps only at the
+// end. Except for the new key, the first copies start before earlier kernels have ended. Products
+// read probabilities rounded to 16 bits.
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -14,7 +15,7 @@ constexpr int kWarps = 2;
 constexpr int kKeysOfPart = 512;  // a block's keys
 static_assert(kKeysOfPart >= kLeastPagedKeys);
 
-// Over the eight lanes that share columns.
+// Maximum and sum over the eight lanes that share columns.
 __device__ __forceinline__ float column_max(float x) {
 #pragma unroll
   for (int step = 4; step < kWarp; step *= 2) x = fmaxf(x, __shfl_xor_sync(kFullMask, x, step));
@@ -26,23 +27,24 @@ __device__ __forceinline__ float column_sum(float x) {
   return x;
 }
 
-// What a warp has seen so far of its lane's two heads of each tile: the largest score, the sum of
-// the weights of the lane's keys, and the weighted sums of values, whose rows are channels.
+// Online softmax state of the lane's two heads of each tile: running maximum, the lane's part of
+// the sum of weights, and the weighted sums of values, whose rows are channels.
 template <int kChannels, int kTiles>
-struct RunningSums {
+struct RunningSoftmax {
   float largest[kTiles][2];
   float total[kTiles][2] = {};
   float sums[kChannels / kUnit][kTiles][4] = {};
 
-  __device__ RunningSums() {
+  __device__ RunningSoftmax() {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) largest[t][0] = largest[t][1] = -infinity();
   }
 
-  // Adds a step: scores in base 2, rows are keys. Values have factors, by the lane's rows.
+  // Adds a step of base-2 scores, whose rows are keys. `factors` scale the values of the lane's
+  // rows.
   template <class T, class S>
   __device__ __forceinline__ void add(float (&x)[kTiles][4], const Step<S, kChannels>& step,
-                                      const Lane& lane, const float (&factors)[2]) {
+                                      const LaneCoordinate& lane, const float (&factors)[2]) {
     uint32_t weights[kTiles][2];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -67,7 +69,7 @@ struct RunningSums {
             transposed_matrix(pack_two<T>(x[t][2 * half] * factor, x[t][2 * half + 1] * factor));
       }
     }
-    each_unit_of_values<T>(step, lane, [&](int unit, const uint32_t(&a)[4]) {
+    for_each_value_fragment<T>(step, lane, [&](int unit, const uint32_t(&a)[4]) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         multiply_add<T>(sums[unit][t], a, weights[t][0], weights[t][1]);
@@ -76,15 +78,15 @@ struct RunningSums {
   }
 };
 
-// Blocks of a multiprocessor at once: as many as its shared memory or its registers have room for,
-// because the loads of a short text follow one another.
+// Resident blocks of a multiprocessor, limited by shared memory or registers: occupancy hides the
+// latency of dependent loads of short texts.
 template <class S, int kChannels, int kTiles, int kStages>
 constexpr int kBlocks = kTiles > 1        ? 4
                         : kChannels == 64 ? 8
                         : kStages == 2    ? (kIsFp8<S> ? 8 : 6)
                                           : (kIsFp8<S> ? 6 : 4);
 
-// kStages: steps of a warp's ring.
+// kStages: ring stages of a warp, one step each.
 template <class T, class S, int kChannels, int kTiles, int kStages>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, kStages>)
     tensor_paged_kernel(const PagedProblem<T, S> p) {
@@ -97,16 +99,16 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, k
   __shared__ float largest_of_warps[kWarps][kHeads];
   __shared__ float total_of_warps[kWarps][kHeads];
 
-  const PagedPlace at(p, kHeads);
-  const Lane lane;
+  const PagedBlockIndex at(p, kHeads);
+  const LaneCoordinate lane;
   const int length = p.lengths[at.row];
   const int stored = p.num_stored(length);
   const int first_key = at.part * p.part_keys;
   const int num_keys = min(length - first_key, p.part_keys);
-  const int new_key = stored < length ? length - 1 - first_key : -1;  // of the part
+  const int new_key = stored < length ? length - 1 - first_key : -1;  // relative to the part
   unsigned char* const ring = memory + lane.warp * kRing;
 
-  // Where the warp's keys are, in tokens of the store.
+  // Slots of the warp's keys, as token indices of the page store.
   for (int i = lane.lane; i / kStep * kStep * kWarps < num_keys; i += kWarp) {
     const int n = (i / kStep * kWarps + lane.warp) * kStep + i % kStep;
     const int key = first_key + min(n, num_keys - 1);
@@ -148,43 +150,43 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, k
   if (num_keys <= 0) return;
 
   const int token = p.queries[at.row];
-  QueryPart<T, S, kChannels, kTiles> q;
+  QueryFragment<T, S, kChannels, kTiles> q;
   q.load(p, at, token, lane);
-  // The warp that puts the new key and its value into the pages and into their step.
+  // One warp stores the new key and value into their page and step.
   const bool has_new_key =
       new_key >= 0 && new_key < num_keys && new_key / kStep % kWarps == lane.warp;
-  NewToken<T, S> fresh(lane, p.d);
+  NewToken<T, S> new_token(lane, p.d);
   if (has_new_key) {
-    fresh.load(p, at, token);
-    if (at.chunk == 0) fresh.put_into_pages(p, at, length);
+    new_token.load(p, at, token);
+    if (at.chunk == 0) new_token.put_into_pages(p, at, length);
   }
 
   const bool has_bias = p.slopes != nullptr || p.distance_bias != nullptr;
-  RunningSums<kChannels, kTiles> running;
+  RunningSoftmax<kChannels, kTiles> running;
   int stage = 0;
   for (int first = first_of_warp; first < num_keys; first += kStride) {
     const RingStep step{ring + stage * RingStep::kBytes};
     stage = stage + 1 == kStages ? 0 : stage + 1;
     wait_for_copies_before<kStages - 1>();
-    if (has_new_key && new_key / kStep * kStep == first) fresh.put(step, new_key % kStep);
+    if (has_new_key && new_key / kStep * kStep == first) new_token.put(step, new_key % kStep);
     __syncwarp();
 
     float x[kTiles][4] = {};
-    each_unit_of_keys<T>(step, lane, [&](int unit, const uint32_t(&a)[4]) {
+    for_each_key_fragment<T>(step, lane, [&](int unit, const uint32_t(&a)[4]) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         multiply_add<T>(x[t], a, q.words[unit][t][0], q.words[unit][t][1]);
       }
     });
-    // Of the keys and values of the lane's two rows.
+    // Dequantization factors of the keys and values of the lane's two rows.
     float key_factors[2] = {p.scale, p.scale};
     float value_factors[2] = {1, 1};
     if constexpr (kIsFp8<S>) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 scales = step.scales()[lane.row + half * 8];
-        key_factors[half] *= scales.x * Widening<T>::kScores;
-        value_factors[half] = scales.y * Widening<T>::kValues;
+        key_factors[half] *= scales.x * Fp8Upcast<T>::kScoreFactor;
+        value_factors[half] = scales.y * Fp8Upcast<T>::kWeightFactor;
       }
     }
 #pragma unroll
@@ -206,12 +208,12 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, k
     end_batch_of_copies();
   }
 
-  // The sums take the place of the warp's keys and values.
+  // The sums reuse the shared memory of the warp's ring.
   constexpr int kSumStride = kChannels + 4;  // neighbouring heads in different banks
   static_assert(kHeads * kSumStride * static_cast<int>(sizeof(float)) <= kRing);
   auto* const to = reinterpret_cast<float*>(ring);
   const int2 channels = channels_of_rows<S>(lane.row);
-  constexpr float kFactor = kIsFp8<S> ? Widening<T>::kSums : 1.0f;
+  constexpr float kFactor = kIsFp8<S> ? Fp8Upcast<T>::kSumFactor : 1.0f;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -258,7 +260,7 @@ void launch(PagedProblem<T, S> p, int64_t rows, int64_t max_length, Stream strea
 template <int kTiles, class T, class S>
 void dispatch(const PagedProblem<T, S>& p, int64_t rows, int64_t max_length, Stream stream) {
   if (p.d <= 64) return launch<64, kTiles, 3>(p, rows, max_length, stream);
-  // Of many blocks more run at once with shorter rings; the sums are the same.
+  // With many blocks, shorter rings raise occupancy; results are the same.
   constexpr int64_t kManyParts = 2048;
   const int64_t parts = rows * p.groups * ((max_length + kKeysOfPart - 1) / kKeysOfPart);
   if constexpr (kTiles == 1) {

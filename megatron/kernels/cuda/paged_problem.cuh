@@ -4,13 +4,13 @@
 #include "megatron/kernels/cuda/mma.cuh"
 #include "megatron/kernels/paged_attention.h"
 
-// What the kernels of attention over pages share. A block has a part of a row's keys, all but the
-// last part equally long, and some heads of a group; its warps divide the keys. A block whose row
-// has several parts stores its sums; the last block of the row adds them in order. Scores are in
-// base 2: exp(x) = 2^(x log2 e).
+// Shared parts of the paged attention kernels. Split-KV (Flash-Decoding): a block has one part of a
+// row's keys, all but the last part equally long, and some heads of a group; its warps divide the
+// keys. If a row has several parts, each block stores its partial sums, and the last block of the
+// row to finish combines them in order. Scores are in base 2: exp(x) = 2^(x log2 e).
 namespace megatron::kernels::cuda {
 
-// S: the type of keys and values in pages: T, or Float8E4M3.
+// Arguments of a paged attention call. S is the type of keys and values in pages: T or Float8E4M3.
 template <class T, class S = T>
 struct PagedProblem {
   const int32_t* pages;
@@ -18,22 +18,22 @@ struct PagedProblem {
   const int32_t* queries;
   S* keys;
   S* values;
-  float2* scales;  // of S = Float8E4M3: of a key and of its value
-  Heads<T> out;
-  Heads<const T> q, k, v;
+  float2* scales;  // FP8: scales of each key and its value
+  DeviceHeads<T> out;
+  DeviceHeads<const T> q, k, v;
   int max_pages, page_tokens;
   int heads, groups, chunks, d;  // chunks: blocks that share the heads of a group
   float scale;
   const float* slopes;         // may be null
   const float* distance_bias;  // [heads, num_distances]; may be null
   int num_distances;
-  // What blocks leave in the workspace if a row has several parts.
-  int* counters;              // [rows, heads], zero: parts that are done
-  float* sums = nullptr;      // [rows, heads, max_parts, d]: of weighted values
-  float2* weights = nullptr;  // [rows, heads, max_parts]: largest score, sum of weights
+  // Workspace for rows with several parts.
+  int* counters;              // [rows, heads], zero between calls: finished parts
+  float* sums = nullptr;      // [rows, heads, max_parts, d]: weighted sums of values
+  float2* weights = nullptr;  // [rows, heads, max_parts]: maximum score, sum of weights
   int part_keys = 0, max_parts = 0;
 
-  // Gives each block a part of `keys_of_part` keys.
+  // Splits rows into parts of `keys_of_part` keys and lays out the workspace.
   void divide(int64_t rows, int64_t max_length, int keys_of_part) {
     part_keys = keys_of_part;
     max_parts = static_cast<int>((max_length + part_keys - 1) / part_keys);
@@ -42,18 +42,18 @@ struct PagedProblem {
     weights = reinterpret_cast<float2*>(sums + rows * heads * max_parts * d);
   }
 
-  // The head of a group and a token of a row, of all that are in the pages.
+  // Index of the head of a group and a token of a row among all heads in the pages.
   __device__ int64_t head_in_pages(int row, int group, int token) const {
     const int page = pages[row * max_pages + token / page_tokens];
     const int64_t slot = int64_t{page} * page_tokens + token % page_tokens;
     return slot * groups + group;
   }
-  __device__ S* place(S* store, int row, int group, int token) const {
+  __device__ S* head_data(S* store, int row, int group, int token) const {
     return store + head_in_pages(row, group, token) * d;
   }
-  // How many of a row's tokens are in its pages: all but a new one.
+  // Number of a row's tokens that are in its pages: all but a new one.
   __device__ int num_stored(int length) const { return k.data == nullptr ? length : length - 1; }
-  // Added to the score of a key for the last of `length` tokens.
+  // Additive bias of a key's score for the last of `length` tokens.
   __device__ float bias(int head, int key, int length) const {
     float sum = slopes == nullptr ? 0.0f : slopes[head] * static_cast<float>(key);
     const int distance = length - 1 - key;
@@ -65,7 +65,8 @@ struct PagedProblem {
   }
 };
 
-// Where no key counts, the largest score is -infinity, and every difference to 0 is, too.
+// Maximum score to subtract: 0 in place of -infinity, so that fully masked keys get exp(-infinity)
+// = 0 and not NaN.
 __device__ __forceinline__ float finite(float largest) {
   return largest == -infinity() ? 0.0f : largest;
 }
@@ -84,7 +85,7 @@ __device__ __forceinline__ void store_mean(T* to, float4 sum, float total) {
   store(to, mean);
 }
 
-// Adds the parts of a row, which other blocks stored.
+// Combines the partial sums of a row's parts, stored by other blocks, and writes the output.
 template <class T, class S>
 __device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, int first_head,
                               int num_heads, int parts) {
@@ -99,7 +100,7 @@ __device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, i
     float total = 0;
     float4 sum{};
 #pragma unroll 4
-    for (int part = 0; part < parts; ++part) {  // the loads wait for nothing
+    for (int part = 0; part < parts; ++part) {  // the loads are independent
       const float2 weight = __ldcg(p.weights + first + part);
       const float4 x = __ldcg(sums + int64_t{part} * packs);
       const float now = fmaxf(largest, weight.x);
@@ -113,12 +114,12 @@ __device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, i
   }
 }
 
-// A block's place in the grid.
-struct PagedPlace {
+// Work of a block: row, group, chunk of its heads, and part of the keys.
+struct PagedBlockIndex {
   int row, group, chunk, part, first_head, num_heads;
 
   template <class T, class S>
-  __device__ PagedPlace(const PagedProblem<T, S>& p, int heads_of_block)
+  __device__ PagedBlockIndex(const PagedProblem<T, S>& p, int heads_of_block)
       : row(static_cast<int>(blockIdx.x) / p.chunks / p.groups),
         group(static_cast<int>(blockIdx.x) / p.chunks % p.groups),
         chunk(static_cast<int>(blockIdx.x) % p.chunks),
@@ -129,12 +130,12 @@ struct PagedPlace {
   }
 };
 
-// The results of the warps of a block: of warp w and head h the largest score, the sum of weights,
-// and sums_of(w, h), the weighted sums of the channels, at a multiple of 16 bytes. Writes the
-// output, or the part's sums.
-// REQUIRES: all threads call it after a barrier; length is that of the row.
+// Combines the results of a block's warps: for warp w and head h the maximum score, the sum of
+// weights, and sums_of(w, h), the weighted sums of the channels, at a multiple of 16 bytes. Writes
+// the output, or the part's sums; the last block of a row then combines its parts. REQUIRES: all
+// threads call it after a barrier; length is that of the row.
 template <int kWarps, int kHeads, class T, class S, class SumsOf>
-__device__ void finish_part(const PagedProblem<T, S>& p, const PagedPlace& at, int token,
+__device__ void finish_part(const PagedProblem<T, S>& p, const PagedBlockIndex& at, int token,
                             int length, const float (&largest_of)[kWarps][kHeads],
                             const float (&total_of)[kWarps][kHeads], const SumsOf& sums_of) {
   __shared__ bool is_last_block;
@@ -177,7 +178,7 @@ __device__ void finish_part(const PagedProblem<T, S>& p, const PagedPlace& at, i
   if (is_last_block) combine_parts(p, at.row, token, at.first_head, at.num_heads, parts);
 }
 
-// Of 16 bits and at most 128 channels, on tensor cores.
+// Paged attention on tensor cores, for 16-bit models and heads of at most 128 channels.
 template <class T, class S>
 void tensor_paged_attention(const PagedProblem<T, S>& problem, int64_t rows, int64_t max_length,
                             Stream stream);

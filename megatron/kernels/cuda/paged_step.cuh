@@ -6,11 +6,11 @@
 #include "megatron/kernels/cuda/fp8_pack.cuh"
 #include "megatron/kernels/cuda/paged_problem.cuh"
 
-// A step of attention over pages on tensor cores: 16 keys and their values in shared memory, in the
-// model's type T or in FP8 (S), and a lane's parts of them for the tensor cores.
+// A step of paged attention on tensor cores: 16 keys and their values in shared memory, in the
+// model's type T or in FP8 (S), and the register fragments of a lane.
 //
-// Keys and values in FP8 are copied as they are and widened to T, which changes none of them, on
-// their way to the tensor cores. Their scales are factors of scores and of probabilities.
+// FP8 keys and values stay FP8 in shared memory and are upcast to T, exactly, when fragments are
+// loaded. Their scales multiply scores and probabilities.
 namespace megatron::kernels::cuda {
 
 inline constexpr int kStep = kUnit;   // keys of a step
@@ -19,8 +19,8 @@ inline constexpr int kTileHeads = 8;  // columns of a product
 template <class S>
 inline constexpr bool kIsFp8 = std::is_same_v<S, Float8E4M3>;
 
-// A step in shared memory: keys, values and, in FP8, the scales of both. Keys are an odd number of
-// 16 bytes apart, so that the rows of a tensor-core load are in different banks.
+// A step in shared memory: keys, values and, in FP8, the scales of both. The row pitch is an odd
+// number of 16 bytes, so that the rows of a tensor-core load are in different banks.
 template <class S, int kChannels>
 struct Step {
   static constexpr int kPack = 16 / static_cast<int>(sizeof(S));  // channels of a copy
@@ -35,29 +35,29 @@ struct Step {
   __device__ float2* scales() const { return reinterpret_cast<float2*>(key(2 * kStep)); }
 };
 
-// Numbers in FP8 are widened by moving their digits to the exponent and the mantissa of T, whose
-// biases are larger by 8 or, of bf16, by 120: that is a factor of 2^-8 or 2^-120. Other factors
-// give it back where they cost least: for bf16 queries get 2^104 and weights 2^112, with which
-// numbers up to 2^24 do not overflow.
+// Constants of the upcast from E4M3 to T, which shifts exponent and mantissa bits into place. T's
+// exponent bias is larger by 8 (fp16) or 120 (bf16), so the shift scales by 2^-8 or 2^-120. Factors
+// elsewhere compensate where they cost least: for bf16 queries get 2^104 and weights 2^112, with
+// which values up to 2^24 do not overflow.
 template <class T>
-struct Widening;
+struct Fp8Upcast;
 template <>
-struct Widening<Float16> {
+struct Fp8Upcast<Float16> {
   static constexpr int kShift = 1;
-  static constexpr uint32_t kDigits = 0x3f803f80u;
-  static constexpr float kScores = 0x1p8f;  // factor of products of queries and keys
-  static constexpr float kValues = 0x1p8f;  // factor of weights
-  static constexpr float kSums = 1;         // factor of their sums
-  static __device__ uint32_t query(uint32_t two) { return two; }
+  static constexpr uint32_t kMagnitudeMask = 0x3f803f80u;
+  static constexpr float kScoreFactor = 0x1p8f;   // factor of the products q k
+  static constexpr float kWeightFactor = 0x1p8f;  // factor of weights
+  static constexpr float kSumFactor = 1;          // factor of the weighted sums
+  static __device__ uint32_t scaled_query(uint32_t two) { return two; }
 };
 template <>
-struct Widening<BFloat16> {
+struct Fp8Upcast<BFloat16> {
   static constexpr int kShift = 4;
-  static constexpr uint32_t kDigits = 0x07f007f0u;
-  static constexpr float kScores = 0x1p16f;
-  static constexpr float kValues = 0x1p112f;
-  static constexpr float kSums = 0x1p8f;
-  static __device__ uint32_t query(uint32_t two) {
+  static constexpr uint32_t kMagnitudeMask = 0x07f007f0u;
+  static constexpr float kScoreFactor = 0x1p16f;
+  static constexpr float kWeightFactor = 0x1p112f;
+  static constexpr float kSumFactor = 0x1p8f;
+  static __device__ uint32_t scaled_query(uint32_t two) {
     constexpr uint32_t kFactors = 0x73807380u;  // 2^104
     const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&two),
                                            *reinterpret_cast<const __nv_bfloat162*>(&kFactors));
@@ -65,24 +65,24 @@ struct Widening<BFloat16> {
   }
 };
 
-// The numbers in FP8 that are in the upper bytes of two halves. None is NaN: a row that has one has
-// NaN as its scale.
+// Upcasts the FP8 values in the upper bytes of two 16-bit halves. REQUIRES: no NaN; the scale of a
+// row with NaNs is NaN instead.
 template <class T>
-__device__ __forceinline__ uint32_t widened(uint32_t upper_bytes) {
+__device__ __forceinline__ uint32_t upcast(uint32_t upper_bytes) {
   constexpr uint32_t kSigns = 0x80008000u;
-  return (upper_bytes & kSigns) | (upper_bytes >> Widening<T>::kShift & Widening<T>::kDigits);
+  return (upper_bytes & kSigns) |
+         (upper_bytes >> Fp8Upcast<T>::kShift & Fp8Upcast<T>::kMagnitudeMask);
 }
 
-// The lane's parts, for the tensor cores, of the keys of a step (rows) and 16 channels (depth), and
-// of 16 channels (rows) and the values of a step (depth). In 16 bits neighbouring depths, and rows
-// 8 apart, are channels in their order.
+// Call f(unit, a) with the left-operand fragments of a step: keys are rows and 16 channels depth,
+// or 16 channels are rows and the values' keys depth. With 16-bit elements, channels are in order.
 //
-// In FP8 16 bits hold two channels. Of four neighbouring channels, a lane's bytes of a key, the
-// first and the third are its lower depths and the others its deeper ones: queries have the same
-// order. Of the two channels in 16 bits of a value, the first is in row g and the second in g + 8.
+// In FP8, 16 bits hold two channels. Of a lane's four adjacent channels of a key, the first and the
+// third are its lower depths and the others its deeper ones; QueryFragment has the same order. Of
+// the two channels in 16 bits of a value, the first is in row g and the second in row g + 8.
 template <class T, class S, int kChannels, class F>
-__device__ __forceinline__ void each_unit_of_keys(const Step<S, kChannels>& step, const Lane& lane,
-                                                  const F& f) {
+__device__ __forceinline__ void for_each_key_fragment(const Step<S, kChannels>& step,
+                                                      const LaneCoordinate& lane, const F& f) {
   if constexpr (!kIsFp8<S>) {
 #pragma unroll
     for (int unit = 0; unit < kChannels / kUnit; ++unit) {
@@ -98,16 +98,16 @@ __device__ __forceinline__ void each_unit_of_keys(const Step<S, kChannels>& step
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t low = four[2 * i], high = four[2 * i + 1];
-        const uint32_t a[4] = {widened<T>(low << 8), widened<T>(high << 8), widened<T>(low),
-                               widened<T>(high)};
+        const uint32_t a[4] = {upcast<T>(low << 8), upcast<T>(high << 8), upcast<T>(low),
+                               upcast<T>(high)};
         f(unit + i, a);
       }
     }
   }
 }
 template <class T, class S, int kChannels, class F>
-__device__ __forceinline__ void each_unit_of_values(const Step<S, kChannels>& step,
-                                                    const Lane& lane, const F& f) {
+__device__ __forceinline__ void for_each_value_fragment(const Step<S, kChannels>& step,
+                                                        const LaneCoordinate& lane, const F& f) {
   if constexpr (!kIsFp8<S>) {
     const int key = lane.lane / 16 * 8 + lane.lane % 8;
 #pragma unroll
@@ -124,8 +124,8 @@ __device__ __forceinline__ void each_unit_of_values(const Step<S, kChannels>& st
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint32_t low = four[2 * i], high = four[2 * i + 1];
-        const uint32_t a[4] = {widened<T>(low << 8), widened<T>(low), widened<T>(high << 8),
-                               widened<T>(high)};
+        const uint32_t a[4] = {upcast<T>(low << 8), upcast<T>(low), upcast<T>(high << 8),
+                               upcast<T>(high)};
         f(unit + i, a);
       }
     }
@@ -137,13 +137,13 @@ __device__ __forceinline__ int2 channels_of_rows(int g) {
   return kIsFp8<S> ? int2{2 * g, 2 * g + 1} : int2{g, g + 8};
 }
 
-// A lane's part of the queries of a block's heads.
+// Right-operand fragments of the queries of a block's heads.
 template <class T, class S, int kChannels, int kTiles>
-struct QueryPart {
+struct QueryFragment {
   uint32_t words[kChannels / kUnit][kTiles][2];
 
-  __device__ __forceinline__ void load(const PagedProblem<T, S>& p, const PagedPlace& at, int token,
-                                       const Lane& lane) {
+  __device__ __forceinline__ void load(const PagedProblem<T, S>& p, const PagedBlockIndex& at,
+                                       int token, const LaneCoordinate& lane) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const int h = t * kTileHeads + lane.row;
@@ -156,8 +156,8 @@ struct QueryPart {
           uint2 four{};
           if (h < at.num_heads && channel < p.d)
             four = *reinterpret_cast<const uint2*>(q + channel);
-          two[0] = Widening<T>::query(__byte_perm(four.x, four.y, 0x5410));
-          two[1] = Widening<T>::query(__byte_perm(four.x, four.y, 0x7632));
+          two[0] = Fp8Upcast<T>::scaled_query(__byte_perm(four.x, four.y, 0x5410));
+          two[1] = Fp8Upcast<T>::scaled_query(__byte_perm(four.x, four.y, 0x7632));
         } else {
 #pragma unroll
           for (int deep = 0; deep < 2; ++deep) {
@@ -172,7 +172,7 @@ struct QueryPart {
   }
 };
 
-// The key and the value of a row's new token, eight channels of each a lane.
+// Key and value of a row's new token, eight channels of each for a lane.
 template <class T, class S>
 struct NewToken {
   using Pack = std::conditional_t<kIsFp8<S>, uint2, uint4>;
@@ -181,17 +181,17 @@ struct NewToken {
   int channel;
   bool has_channels;
 
-  __device__ NewToken(const Lane& lane, int d)
+  __device__ NewToken(const LaneCoordinate& lane, int d)
       : channel(lane.lane * kVector), has_channels(channel < d) {}
 
-  // All lanes of a warp call it.
-  __device__ __forceinline__ void load(const PagedProblem<T, S>& p, const PagedPlace& at,
+  // Loads, and quantizes for FP8 pages. All lanes of a warp call it.
+  __device__ __forceinline__ void load(const PagedProblem<T, S>& p, const PagedBlockIndex& at,
                                        int token) {
     key = loaded(p.k.row(0, at.group, token), scales.x);
     value = loaded(p.v.row(0, at.group, token), scales.y);
   }
-  __device__ __forceinline__ void put_into_pages(const PagedProblem<T, S>& p, const PagedPlace& at,
-                                                 int length) const {
+  __device__ __forceinline__ void put_into_pages(const PagedProblem<T, S>& p,
+                                                 const PagedBlockIndex& at, int length) const {
     const int64_t head = p.head_in_pages(at.row, at.group, length - 1);
     if (has_channels) {
       *reinterpret_cast<Pack*>(p.keys + head * p.d + channel) = key;

@@ -4,23 +4,24 @@
 #include "megatron/kernels/cuda/wgmma_attention.h"
 
 // FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, bit-equal
-// in every run. A block has a tile of keys, whose gradients stay in registers during its pass over
-// the queries. A warp computes the scores transposed: its 16 kUnits keys are rows, so probabilities
-// and gradients of scores are in the right registers as left factors of the sums over queries. Only
-// dq, the sum over keys, needs the scores of all warps, through shared memory.
+// in every run. A block has a key tile, whose gradients stay in registers during its pass over the
+// queries. A warp computes transposed scores: its 16 kUnits keys are rows, so probabilities and
+// score gradients already have the register layout of left operands for the products over queries.
+// Only dq, the product over keys, needs the score gradients of all warps, through shared memory.
 //
-// The tiles of keys add to a tile of dq in order: counters pass it from block to block. The sums
-// are fp32 in scratch memory; the last block writes dq. Blocks take their work by a ticket, so no
-// block waits for one that begins later. They hardly wait at all, because they start with the last
-// query and the first tiles of keys begin first.
+// Deterministic accumulation of dq: key tiles add to a query tile of dq in order, serialized by
+// semaphores between blocks. Partial sums are fp32 in scratch memory; the last block writes dq.
+// Blocks take work tiles by an atomic ticket, so no block waits for one that starts later. They
+// rarely wait, because passes start with the last query tile and the first key tiles are scheduled
+// first.
 //
-// Scores are in base 2, and the sums over kept probabilities leave out dropout's factor: with D =
+// Scores are in base 2, and sums over kept probabilities omit dropout's factor: with D =
 // sum of dout * out over channels, dS = factor * P * (kept ? dP : 0  -  D / factor).
 namespace megatron::kernels::cuda {
 namespace {
 
-// Divides the work: kWarps warps of 16 kUnits keys, each with the scores of kChunk queries at a
-// time, heads padded to kChannels, and kBlocks blocks at a time on a multiprocessor.
+// Tile shape: kWarps warps of 16 kUnits keys, each with the scores of kChunk queries at a time,
+// heads padded to kChannels, and kBlocks resident blocks on a multiprocessor.
 template <int kChannels_, int kUnits_, int kWarps_, int kChunk_, int kBlocks_>
 struct BackwardShape {
   static constexpr int kChannels = kChannels_;
@@ -38,7 +39,7 @@ struct BackwardShape {
   static constexpr int kDiagonals = 2 * kUnits + kChunkTiles - 1;  // of a warp's scores of a chunk
   static_assert(kKeys == kBackwardKeys);
 
-  // A warp's part of a tile of dq: half of the channels of some queries.
+  // A warp's part of a dq tile: half of the channels of some queries.
   static constexpr int kSumUnits = kTileQueries / kUnit / (kWarps / 2);
   static constexpr int kSumTiles = kChannelTiles / 2;
 
@@ -58,7 +59,7 @@ struct BackwardShape {
       (kIsGeneral ? (2 * Window::kFloats + kWarps * kWarpSums) * sizeof(float) : 0));
 };
 
-// --- The pass ---
+// --- Main pass ---
 
 // x += rows of a tile of keys times rows of a chunk of queries, transposed.
 template <class T, class Shape>
@@ -85,7 +86,7 @@ __device__ __forceinline__ void multiply_rows(Scores<Shape>& x, const T* key_lan
 // column: they add up in two steps, and each then has the sums of all blocks.
 template <class Shape>
 __device__ __forceinline__ void add_diagonals(float* sums, const Diagonals<Shape>& diagonals,
-                                              int begin, const Lane& at) {
+                                              int begin, const LaneCoordinate& at) {
   constexpr int kBlocks = Shape::kDiagonals + 1;
   const auto lane_of = [](int row, int column) { return row % 8 * 4 + column / 2; };
   const int odd = lane_of(at.row + 1, at.column);
@@ -125,8 +126,8 @@ __device__ __forceinline__ void add_queries(
   }
 }
 
-// Adds the sums of all warps for a tile of queries to a block's row of Scratch::bias_sums. No other
-// block adds to the row, and barriers order this block's additions.
+// Adds the bias gradients of all warps for a query tile to the block's row of
+// BackwardScratch::bias_sums. No other block adds to the row, and barriers order the additions.
 template <class Shape>
 __device__ __forceinline__ void add_tile(float* row, const float* sums, const Problem& p,
                                          int tile_query) {
@@ -137,18 +138,19 @@ __device__ __forceinline__ void add_tile(float* row, const float* sums, const Pr
       const int own = i - warp * Shape::kWarpKeys;
       if (own >= 0 && own < Shape::kWarpSums) sum += sums[warp * Shape::kWarpSums + own];
     }
-    const int place = i - kTileQueries - tile_query + p.sq - 1;
-    if (place >= 0 && place < p.sq + Shape::kKeys - 1) atomicAdd(row + place, sum);
+    const int index = i - kTileQueries - tile_query + p.sq - 1;
+    if (index >= 0 && index < p.sq + Shape::kKeys - 1) atomicAdd(row + index, sum);
   }
 }
 
 template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
-    tensor_backward_kernel(Heads<T> dq, Heads<T> dk, Heads<T> dv, Heads<const T> dout,
-                           Heads<const T> q, Heads<const T> k, Heads<const T> v, Scratch scratch,
+    tensor_backward_kernel(DeviceHeads<T> dq, DeviceHeads<T> dk, DeviceHeads<T> dv,
+                           DeviceHeads<const T> dout, DeviceHeads<const T> q,
+                           DeviceHeads<const T> k, DeviceHeads<const T> v, BackwardScratch scratch,
                            Problem p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const Lane at;
+  const LaneCoordinate at;
   using KeyTile = typename Shape::template KeyTile<T>;
   using QueryTile = typename Shape::template QueryTile<T>;
   using ScoreTile = typename Shape::template ScoreTile<T>;
@@ -168,63 +170,63 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   if (threadIdx.x == 0) *own_ticket = atomicAdd(scratch.ticket, 1);
   __syncthreads();
   const int tiles = (p.sk + Shape::kKeys - 1) / Shape::kKeys;
-  const Work work(p, *own_ticket, tiles);
+  const WorkTile work(p, *own_ticket, tiles);
   const int tile_key = work.tile * Shape::kKeys;
   const int warp_key = tile_key + at.warp * Shape::kWarpKeys;
   static_assert(Shape::kWarpKeys <= kWarp);
-  const HiddenKeys<1> hidden(p, work.batch, warp_key, at.lane);
+  const KeyPaddingBits<1> padding(p, work.batch, warp_key, at.lane);
   const int heads_per_group = p.heads / p.groups;
   const int end_head = (work.group + 1) * heads_per_group;
 
-  const auto copy_queries = [&](const Visit& visit, int stage) {
-    const int query = visit.tile * kTileQueries - queries_before_first(p);
+  const auto copy_queries = [&](const QueryTileIterator& current, int stage) {
+    const int query = current.tile * kTileQueries - queries_before_first(p);
     QueryTile::template copy<Shape::kBlock>(q_tiles + stage * QueryTile::kElements,
-                                            HeadRows<T>(q, work.batch, visit.head, p.sq, p.d),
+                                            HeadRows<T>(q, work.batch, current.head, p.sq, p.d),
                                             query);
     QueryTile::template copy<Shape::kBlock>(dout_tiles + stage * QueryTile::kElements,
-                                            HeadRows<T>(dout, work.batch, visit.head, p.sq, p.d),
+                                            HeadRows<T>(dout, work.batch, current.head, p.sq, p.d),
                                             query);
     if constexpr (kIsGeneral) {
-      Window::template copy<Shape::kBlock>(windows + stage * Window::kFloats, p, visit.head, query,
-                                           tile_key);
+      Window::template copy<Shape::kBlock>(windows + stage * Window::kFloats, p, current.head,
+                                           query, tile_key);
     }
     const int own = query + static_cast<int>(threadIdx.x);
     if (threadIdx.x >= kTileQueries) return;
-    // Without a query its row and statistics are zeros, which makes all gradients zero.
+    // Rows beyond the queries have zero data and statistics, so all their gradients are zero.
     const bool is_inside = own >= 0 && own < p.sq;
-    const float2* const from = scratch.statistics + (work.batch * p.heads + visit.head) * p.sq;
+    const float2* const from = scratch.statistics + (work.batch * p.heads + current.head) * p.sq;
     copy_async_8(statistics + stage * kTileQueries + threadIdx.x, from + (is_inside ? own : 0),
                  is_inside);
   };
 
-  const auto seen_of = [&](int tile) {
-    return seen_by<kTileQueries, kIsGeneral>(
+  const auto visible_keys_of = [&](int tile) {
+    return visible_keys<kTileQueries, kIsGeneral>(
         p, work.batch, tile * kTileQueries - queries_before_first(p), at.lane);
   };
-  Visit visit(end_head - heads_per_group, scratch.tiles);
-  visit.advance(work, Shape::kKeys, scratch.tiles, end_head, seen_of);
+  QueryTileIterator current(end_head - heads_per_group, scratch.tiles);
+  current.advance(work, Shape::kKeys, scratch.tiles, end_head, visible_keys_of);
   KeyTile::template copy<Shape::kBlock>(k_tile, HeadRows<T>(k, work.batch, work.group, p.sk, p.d),
                                         tile_key);
   KeyTile::template copy<Shape::kBlock>(v_tile, HeadRows<T>(v, work.batch, work.group, p.sk, p.d),
                                         tile_key);
-  if (visit.head < end_head) copy_queries(visit, 0);
+  if (current.head < end_head) copy_queries(current, 0);
 
   float dk_sums[Shape::kUnits][Shape::kChannelTiles][4] = {};
   float dv_sums[Shape::kUnits][Shape::kChannelTiles][4] = {};
   int stage = 0;
   int* to_release = nullptr;
   int released = 0;
-  while (visit.head < end_head) {
-    Visit next = visit;
-    next.advance(work, Shape::kKeys, scratch.tiles, end_head, seen_of);
+  while (current.head < end_head) {
+    QueryTileIterator next = current;
+    next.advance(work, Shape::kKeys, scratch.tiles, end_head, visible_keys_of);
     wait_for_copies();
-    __syncthreads();  // this tile has arrived; the last one is read and its dq added
+    __syncthreads();  // this tile has arrived; the last one is read, its dq added
     if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
     if (next.head < end_head) copy_queries(next, stage ^ 1);
 
-    const int tile_query = visit.tile * kTileQueries - queries_before_first(p);
-    const DropoutHead dropout(p, work.batch, visit.head);
-    const float slope = p.slope(visit.head);
+    const int tile_query = current.tile * kTileQueries - queries_before_first(p);
+    const DropoutHead dropout(p, work.batch, current.head);
+    const float slope = p.slope(current.head);
     const T* const q_tile = q_tiles + stage * QueryTile::kElements;
     const T* const dout_tile = dout_tiles + stage * QueryTile::kElements;
     const float* const bias = windows + stage * Window::kFloats + kTileQueries - 1 +
@@ -239,23 +241,24 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       Scores<Shape> x = {};
       uint32_t ds[Shape::kUnits][Shape::kChunkSteps][4] = {};
       const bool has_prefixes = kIsGeneral && p.prefix_ends != nullptr;
-      const int last = has_prefixes ? visit.seen.last : p.last_key(query + Shape::kChunk - 1);
-      if (warp_key < last && warp_key + Shape::kWarpKeys > visit.seen.first) {
+      const int last = has_prefixes ? current.visible.last : p.last_key(query + Shape::kChunk - 1);
+      if (warp_key < last && warp_key + Shape::kWarpKeys > current.visible.first) {
         const int first_row = at.warp * Shape::kWarpKeys * KeyTile::kStride;
         multiply_rows<T, Shape>(
-            x, k_tile + first_row + KeyTile::of_rows(at.lane),
-            q_tile + begin * QueryTile::kStride + QueryTile::of_columns(at.lane));
+            x, k_tile + first_row + KeyTile::lane_offset_by_rows(at.lane),
+            q_tile + begin * QueryTile::kStride + QueryTile::lane_offset_by_columns(at.lane));
         Scores<Shape> dp = {};
         multiply_rows<T, Shape>(
-            dp, v_tile + first_row + KeyTile::of_rows(at.lane),
-            dout_tile + begin * QueryTile::kStride + QueryTile::of_columns(at.lane));
-        const Seen chunk{.first = 0,
-                         .last = last,
-                         .whole_first = visit.seen.whole_first,
-                         .whole_last = has_prefixes ? max(visit.seen.whole_last, p.last_key(query))
-                                                    : p.last_key(query)};
-        const float factor = finish_columns<Shape, kIsGeneral>(
-            x, p, chunk, hidden, work.batch, slope, bias - begin, query, warp_key, at);
+            dp, v_tile + first_row + KeyTile::lane_offset_by_rows(at.lane),
+            dout_tile + begin * QueryTile::kStride + QueryTile::lane_offset_by_columns(at.lane));
+        const VisibleKeys chunk{
+            .first = 0,
+            .last = last,
+            .unmasked_first = current.visible.unmasked_first,
+            .unmasked_last = has_prefixes ? max(current.visible.unmasked_last, p.last_key(query))
+                                          : p.last_key(query)};
+        const float factor = bias_and_mask_columns<Shape, kIsGeneral>(
+            x, p, chunk, padding, work.batch, slope, bias - begin, query, warp_key, at);
         uint32_t kept[Shape::kUnits][Shape::kChunkSteps][4];
         Diagonals<Shape> diagonals = {};
         differentiate<T, Shape, kHasDropout, kIsGeneral>(
@@ -265,10 +268,12 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                                    p.first_position + query + step * kUnit, at.column + c);
             },
             p.key_offset + warp_key, at);
-        add_queries<T, Shape>(dv_sums, kept,
-                              dout_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
-        add_queries<T, Shape>(dk_sums, ds,
-                              q_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
+        add_queries<T, Shape>(
+            dv_sums, kept,
+            dout_tile + begin * QueryTile::kStride + QueryTile::lane_offset_by_rows(at.lane));
+        add_queries<T, Shape>(
+            dk_sums, ds,
+            q_tile + begin * QueryTile::kStride + QueryTile::lane_offset_by_rows(at.lane));
         if (has_bias_sums) add_diagonals<Shape>(warp_sums, diagonals, begin, at);
       }
 #pragma unroll
@@ -284,17 +289,17 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       }
     }
 
-    // Waits until the tile of keys before this one has added to the tile of dq.
-    const int64_t pair = work.batch * p.heads + visit.head;
-    const int64_t query_tile = pair * scratch.tiles + visit.tile;
+    // Acquires the semaphore: waits until the preceding key tile has added to the dq tile.
+    const int64_t pair = work.batch * p.heads + current.head;
+    const int64_t query_tile = pair * scratch.tiles + current.tile;
     int* const counter = scratch.counters + query_tile;
-    const int before = work.tile - visit.adders.first;
-    const bool is_last = work.tile + 1 == visit.adders.last;
+    const int before = work.tile - current.key_tiles.first;
+    const bool is_last = work.tile + 1 == current.key_tiles.last;
     if (threadIdx.x == 0 && before > 0) {
       while (load_acquire(counter) != before) {
       }
     }
-    __syncthreads();  // also for the gradients of scores
+    __syncthreads();  // also publishes the score gradients
     if (has_bias_sums) {
       add_tile<Shape>(scratch.bias_sums + (pair * tiles + work.tile) * (p.sq + Shape::kKeys - 1),
                       bias_sums, p, tile_query);
@@ -321,9 +326,9 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
         sum[3] = four.w;
       }
     }
-    const T* const ds_part = ds_tile + sum_query + ScoreTile::of_columns(at.lane);
-    const T* const k_part = k_tile + sum_channel + KeyTile::of_rows(at.lane);
-    const int steps = (min(Shape::kKeys, visit.seen.last - tile_key) + kUnit - 1) / kUnit;
+    const T* const ds_part = ds_tile + sum_query + ScoreTile::lane_offset_by_columns(at.lane);
+    const T* const k_part = k_tile + sum_channel + KeyTile::lane_offset_by_rows(at.lane);
+    const int steps = (min(Shape::kKeys, current.visible.last - tile_key) + kUnit - 1) / kUnit;
 #pragma unroll 4
     for (int step = 0; step < steps; ++step) {
       uint32_t a[kUnitsOfSum][4];
@@ -346,7 +351,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
         for (int h = 0; h < 2; ++h) {
           const int own = tile_query + sum_query + u * kUnit + at.row + h * 8;
           if (own < 0 || own >= p.sq) continue;
-          T* const row = dq.row(work.batch, visit.head, own);
+          T* const row = dq.row(work.batch, current.head, own);
           const float factor = p.scale * p.kept;
 #pragma unroll
           for (int t = 0; t < kTilesOfSum; ++t) {
@@ -358,7 +363,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       }
     }
     stage ^= 1;
-    visit = next;
+    current = next;
   }
   wait_for_copies();  // in case there were no queries
   __syncthreads();
@@ -368,9 +373,9 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   store_keys<T, Shape>(dv, work, p, dv_sums, p.kept, warp_key, at);
 }
 
-// --- After: the gradient of the relative bias ---
+// --- Postprocessing: gradient of the relative bias ---
 
-// A thread for a head and a distance: adds the sums of samples and of tiles of keys, in order.
+// One thread for each head and distance: adds the sums over samples and key tiles, in order.
 __global__ void __launch_bounds__(kThreads)
     bias_gradient_kernel(float* drelative_bias, const float* sums, Problem p, int tiles) {
   const int distances = p.sq + p.sk - 1;
@@ -410,7 +415,8 @@ struct Arguments {
 };
 
 template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
-void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, Stream stream) {
+void launch(const Arguments& a, const Problem& problem, const BackwardScratch& scratch,
+            Stream stream) {
   const int64_t pairs = a.q.b * a.q.heads;
   backward_statistics_kernel<<<static_cast<unsigned>(pairs * scratch.tiles), kThreads, 0,
                                native(stream)>>>(
@@ -454,13 +460,14 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
   auto* const bias_sums = reinterpret_cast<float*>(after_statistics + bytes.first_keys);
   auto* const ticket =
       reinterpret_cast<int*>(after_statistics + bytes.first_keys + bytes.bias_sums);
-  const Scratch scratch{.sums = reinterpret_cast<float4*>(memory),
-                        .statistics = reinterpret_cast<float2*>(memory + bytes.sums),
-                        .bias_sums = has_bias_gradient ? bias_sums : nullptr,
-                        .first_keys = reinterpret_cast<int2*>(after_statistics),
-                        .ticket = ticket,
-                        .counters = ticket + 1,
-                        .tiles = static_cast<int>((rows + kTileQueries - 1) / kTileQueries)};
+  const BackwardScratch scratch{
+      .sums = reinterpret_cast<float4*>(memory),
+      .statistics = reinterpret_cast<float2*>(memory + bytes.sums),
+      .bias_sums = has_bias_gradient ? bias_sums : nullptr,
+      .first_keys = reinterpret_cast<int2*>(after_statistics),
+      .ticket = ticket,
+      .counters = ticket + 1,
+      .tiles = static_cast<int>((rows + kTileQueries - 1) / kTileQueries)};
   if (has_bias_gradient) {
     MG_CUDA(cudaMemsetAsync(bias_sums, 0, static_cast<size_t>(bytes.bias_sums), native(stream)));
   }

@@ -4,15 +4,15 @@
 #include "megatron/kernels/cuda/wgmma_attention.h"
 
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, alg. 1) on tensor cores. A warp has 16 kUnits
-// queries, whose scores, probabilities and sums stay in its registers while the block passes over
-// the keys once; probabilities are in the right registers as left factor of the next product. While
-// one tile of keys and values is processed, the next one is copied. Scores are in base 2
+// queries, whose scores, probabilities and accumulators stay in registers during one pass over the
+// keys; the probabilities already have the register layout of the next product's left operand.
+// Tiles of keys and values are double-buffered with asynchronous copies. Scores are in base 2
 // throughout: exp(x) = 2^(x log2 e).
 namespace megatron::kernels::cuda {
 namespace {
 
-// Divides the work: kWarps warps of 16 kUnits queries, tiles of kKeys keys, heads padded to
-// kChannels, and kBlocks blocks at a time on a multiprocessor.
+// Tile shape: kWarps warps of 16 kUnits queries, key tiles of kKeys keys, heads padded to
+// kChannels, and kBlocks resident blocks on a multiprocessor.
 template <int kChannels_, int kUnits_, int kWarps_, int kKeys_, int kBlocks_>
 struct ForwardShape {
   static constexpr int kChannels = kChannels_;
@@ -38,11 +38,11 @@ struct ForwardShape {
                        (kIsGeneral ? 2 * Window::kFloats * sizeof(float) : 0));
 };
 
-// Drops probabilities of 32 keys, starting at `key`, in the tiles from t on.
+// Applies dropout to the probabilities of 32 keys from `key` on, in accumulator tiles t .. t + 3.
 template <class Shape>
 __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles][4], int t,
                                      const DropoutHead& dropout, int position, int key,
-                                     const Lane& at) {
+                                     const LaneCoordinate& at) {
 #pragma unroll
   for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
@@ -63,8 +63,8 @@ __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles]
 
 template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
-    tensor_forward_kernel(Heads<T> out, float* lse, Heads<const T> q, Heads<const T> k,
-                          Heads<const T> v, Problem p) {
+    tensor_forward_kernel(DeviceHeads<T> out, float* lse, DeviceHeads<const T> q,
+                          DeviceHeads<const T> k, DeviceHeads<const T> v, Problem p) {
   extern __shared__ __align__(128) unsigned char memory[];
   using QueryTile = typename Shape::template QueryTile<T>;
   using KeyTile = typename Shape::template KeyTile<T>;
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   T* const v_tiles = k_tiles + 2 * KeyTile::kElements;
   using Window = typename Shape::Window;
   auto* const windows = reinterpret_cast<float*>(v_tiles + 2 * KeyTile::kElements);
-  const Lane at;
+  const LaneCoordinate at;
 
-  // The last tiles come first, because they are the longest under a causal mask.
+  // Longest first: under a causal mask the last query tiles see the most keys.
   const int64_t pairs = p.b * p.heads;
   const int64_t pair = blockIdx.x % pairs;
   const int64_t batch = pair / p.heads;
@@ -83,11 +83,12 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   const int group = head / (p.heads / p.groups);
   const int tile = static_cast<int>(gridDim.x / pairs - 1 - blockIdx.x / pairs);
   const int first_query = tile * Shape::kQueries - queries_before_first(p);
-  const Seen seen = seen_by<Shape::kQueries, kIsGeneral>(p, batch, first_query, at.lane);
+  const VisibleKeys visible =
+      visible_keys<Shape::kQueries, kIsGeneral>(p, batch, first_query, at.lane);
   const HeadRows<T> k_rows(k, batch, group, p.sk, p.d);
   const HeadRows<T> v_rows(v, batch, group, p.sk, p.d);
 
-  const int first_key = seen.first / Shape::kKeys * Shape::kKeys;
+  const int first_key = visible.first / Shape::kKeys * Shape::kKeys;
   QueryTile::template copy<Shape::kBlock>(q_tile, HeadRows<T>(q, batch, head, p.sq, p.d),
                                           first_query);
   KeyTile::template copy<Shape::kBlock>(k_tiles, k_rows, first_key);
@@ -98,25 +99,26 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
 
   const int query = first_query + at.warp * Shape::kWarpQueries;  // the warp's first
   const bool has_queries = query < p.sq;
-  const Seen own =
-      has_queries ? seen_by<Shape::kWarpQueries, kIsGeneral>(p, batch, query, at.lane) : Seen{};
+  const VisibleKeys own =
+      has_queries ? visible_keys<Shape::kWarpQueries, kIsGeneral>(p, batch, query, at.lane)
+                  : VisibleKeys{};
   const float slope = p.slope(head);
   const DropoutHead dropout(p, batch, head);
   const int position = p.first_position + query;
-  const T* const q_lane =
-      q_tile + at.warp * Shape::kWarpQueries * QueryTile::kStride + QueryTile::of_rows(at.lane);
+  const T* const q_lane = q_tile + at.warp * Shape::kWarpQueries * QueryTile::kStride +
+                          QueryTile::lane_offset_by_rows(at.lane);
 
   const int bias_lane = Shape::kQueries - 1 - at.warp * Shape::kWarpQueries - at.row + at.column;
 
-  QueryRows<Shape> rows;
+  OnlineSoftmax<Shape> softmax;
   int stage = 0;
-  for (int key = first_key; key < seen.last; key += Shape::kKeys) {
+  for (int key = first_key; key < visible.last; key += Shape::kKeys) {
     wait_for_copies();
-    __syncthreads();  // this tile has arrived, and the last one is read
-    const int place = stage * KeyTile::kElements;
+    __syncthreads();  // this tile has arrived, and all warps have read the last one
+    const int stage_offset = stage * KeyTile::kElements;
     const float* const bias = windows + stage * Window::kFloats + bias_lane;
     stage ^= 1;
-    if (key + Shape::kKeys < seen.last) {
+    if (key + Shape::kKeys < visible.last) {
       KeyTile::template copy<Shape::kBlock>(k_tiles + stage * KeyTile::kElements, k_rows,
                                             key + Shape::kKeys);
       KeyTile::template copy<Shape::kBlock>(v_tiles + stage * KeyTile::kElements, v_rows,
@@ -129,7 +131,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     if (key >= own.last || key + Shape::kKeys <= own.first) continue;
 
     float x[Shape::kUnits][Shape::kKeyTiles][4] = {};
-    const T* const k_lane = k_tiles + place + KeyTile::of_columns(at.lane);
+    const T* const k_lane = k_tiles + stage_offset + KeyTile::lane_offset_by_columns(at.lane);
 #pragma unroll
     for (int step = 0; step < Shape::kSteps; ++step) {
       uint32_t a[Shape::kUnits][4];
@@ -140,11 +142,12 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       add_by_columns<T, KeyTile::kStride>(x, a, k_lane + step * kUnit);
     }
 
-    const HiddenKeys<Shape::kKeys / kWarp> hidden(p, batch, key, at.lane);
-    rows.rescale(rows.exponentiate(
-        x, finish_rows<Shape, kIsGeneral>(x, p, own, hidden, batch, slope, bias, query, key, at)));
+    const KeyPaddingBits<Shape::kKeys / kWarp> padding(p, batch, key, at.lane);
+    softmax.rescale(
+        softmax.exponentiate(x, bias_and_mask_rows<Shape, kIsGeneral>(
+                                    x, p, own, padding, batch, slope, bias, query, key, at)));
 
-    const T* const v_lane = v_tiles + place + KeyTile::of_rows(at.lane);
+    const T* const v_lane = v_tiles + stage_offset + KeyTile::lane_offset_by_rows(at.lane);
 #pragma unroll
     for (int step = 0; step < Shape::kKeys / kUnit; ++step) {
       if constexpr (kHasDropout) {
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
           a[u][i] = pack_two<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
         }
       }
-      add_by_rows<T>(rows.sums, a, v_lane + step * kUnit * KeyTile::kStride);
+      add_by_rows<T>(softmax.sums, a, v_lane + step * kUnit * KeyTile::kStride);
     }
   }
   wait_for_copies();  // in case there were no keys
@@ -171,19 +174,19 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int own_query = query + u * kUnit + at.row + h * 8;
-      const float total = row_sum(rows.total[u][h]);
+      const float total = row_sum(softmax.total[u][h]);
       if (own_query < 0 || own_query >= p.sq) continue;
-      const bool sees_nothing = total == 0;  // false for NaN
+      const bool is_fully_masked = total == 0;  // false for NaN
       if (lse != nullptr && at.column == 0) {
         lse[pair * p.sq + own_query] =
-            sees_nothing ? infinity() : (rows.largest[u][h] + log2f(total)) * kLn2;
+            is_fully_masked ? infinity() : (softmax.largest[u][h] + log2f(total)) * kLn2;
       }
-      const float factor = sees_nothing ? 0.0f : p.kept / total;
+      const float factor = is_fully_masked ? 0.0f : p.kept / total;
       T* const to = out.row(batch, head, own_query);
 #pragma unroll
       for (int t = 0; t < Shape::kChannelTiles; ++t) {
         const int c = t * 8 + at.column;
-        const float(&four)[4] = rows.sums[u][t];
+        const float(&four)[4] = softmax.sums[u][t];
         store_two(to, c, p.d, four[2 * h] * factor, four[2 * h + 1] * factor);
       }
     }

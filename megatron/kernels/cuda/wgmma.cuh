@@ -5,37 +5,38 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "megatron/kernels/cuda/matrix_descriptor.cuh"
 #include "megatron/kernels/cuda/mma.cuh"
-#include "megatron/kernels/cuda/shared_matrix.cuh"
 
-// Products of warpgroups (wgmma) of factors in shared memory (shared_matrix.cuh), tiles copied
-// there by the tensor memory accelerator, and registers that move between warpgroups: compute
-// capability 9.0a. All 128 threads of a warpgroup call the functions of this file together, except
-// where it says otherwise.
+// Warpgroup matrix products (wgmma) with operands in shared memory (matrix_descriptor.cuh), tile
+// copies by the tensor memory accelerator (TMA), and register reallocation between warpgroups:
+// compute capability 9.0a. All 128 threads of a warpgroup call the functions of this file together,
+// unless a comment says otherwise.
 //
-// Sums of 64 rows: warp w of the group has rows 16 w .. 16 w + 15, in the layout of mma.cuh; so has
-// a left factor in registers.
+// Accumulators of 64 rows: warp w of the group has rows 16 w .. 16 w + 15, in the layout of
+// mma.cuh. Left operands in registers have the same layout.
 namespace megatron::kernels::cuda {
 
 inline constexpr int kWarpgroup = 128;  // threads
 
 // --- Products ---
 
-// Before the first product that reads registers written since the last one.
+// Orders register writes before the next product; required before the first product that reads
+// them.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// Ends a group of products.
+// Commits the preceding products as a group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most kGroups groups are not done.
+// Waits until at most kGroups committed groups are pending.
 template <int kGroups>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
-// Shows this thread's stores to shared memory to later products and bulk copies; a barrier of the
-// readers and writers must follow.
+// Proxy fence: makes this thread's stores to shared memory visible to later products and bulk
+// copies. A barrier of readers and writers must follow.
 __device__ __forceinline__ void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -44,9 +45,9 @@ template <int kThreads>
 __device__ __forceinline__ void named_barrier(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
-// Keeps the compiler from moving accesses to registers that products use across this point.
+// Compiler fence for accumulator registers of asynchronous products: no access moves across it.
 template <int kTiles>
-__device__ __forceinline__ void hold(float (&sums)[kTiles][4]) {
+__device__ __forceinline__ void fence_operand(float (&sums)[kTiles][4]) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -70,59 +71,60 @@ __device__ __forceinline__ void hold(float (&sums)[kTiles][4]) {
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46,"  \
   "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61,"  \
   "%62, %63}"
-// Both factors in shared memory; operands A, B, ADDS, and whether rows are depths.
+// Both operands in shared memory: A, B, ADDS, and flags for MN-major layouts.
 #define MG_WGMMA_SHARED(N, TYPE, LIST, A, B, ADDS, LEFT, RIGHT)                        \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
   "k16.f32." TYPE "." TYPE " " LIST ", " A ", " B ", p, 1, 1, " LEFT ", " RIGHT ";\n}"
-// The left factor in registers A.
+// The left operand in registers A.
 #define MG_WGMMA_LEFT(N, TYPE, LIST, A, B, ADDS, RIGHT)                                \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
   "k16.f32." TYPE "." TYPE " " LIST ", " A ", " B ", p, 1, 1, " RIGHT ";\n}"
 
-// sums (adds: +)= a b, 16 deep. kLeftByRows, kRightByRows: which function made a and b.
-template <class T, bool kLeftByRows, bool kRightByRows, int kTiles>
-__device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b,
-                                      bool adds) {
+// sums = a b, or sums += a b if `adds`; 16 deep. kLeftIsMnMajor and kRightIsMnMajor: a and b come
+// from mn_major_matrix(), otherwise from k_major_matrix().
+template <class T, bool kLeftIsMnMajor, bool kRightIsMnMajor, int kTiles>
+__device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], MatrixDescriptor a,
+                                      MatrixDescriptor b, bool adds) {
   static_assert(kTiles == 4 || kTiles == 8 || kTiles == 16);
   constexpr bool kIsBFloat16 = std::is_same_v<T, BFloat16>;
   const auto add = static_cast<int>(adds);
   if constexpr (kTiles == 4 && kIsBFloat16) {
     asm volatile(MG_WGMMA_SHARED("32", "bf16", MG_LIST_16, "%16", "%17", "%18", "%19", "%20")
                  : MG_SUMS_4(sums)
-                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
-                   "n"(int{kRightByRows}));
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
   } else if constexpr (kTiles == 4) {
     asm volatile(MG_WGMMA_SHARED("32", "f16", MG_LIST_16, "%16", "%17", "%18", "%19", "%20")
                  : MG_SUMS_4(sums)
-                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
-                   "n"(int{kRightByRows}));
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
   } else if constexpr (kTiles == 8 && kIsBFloat16) {
     asm volatile(MG_WGMMA_SHARED("64", "bf16", MG_LIST_32, "%32", "%33", "%34", "%35", "%36")
                  : MG_SUMS_8(sums, 0)
-                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
-                   "n"(int{kRightByRows}));
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
   } else if constexpr (kTiles == 8) {
     asm volatile(MG_WGMMA_SHARED("64", "f16", MG_LIST_32, "%32", "%33", "%34", "%35", "%36")
                  : MG_SUMS_8(sums, 0)
-                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
-                   "n"(int{kRightByRows}));
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
   } else if constexpr (kIsBFloat16) {
     asm volatile(MG_WGMMA_SHARED("128", "bf16", MG_LIST_64, "%64", "%65", "%66", "%67", "%68")
                  : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
-                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
-                   "n"(int{kRightByRows}));
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
   } else {
     asm volatile(MG_WGMMA_SHARED("128", "f16", MG_LIST_64, "%64", "%65", "%66", "%67", "%68")
                  : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
-                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
-                   "n"(int{kRightByRows}));
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
   }
 }
 
 // sums += a b with a in registers.
-template <class T, bool kRightByRows, int kTiles>
+template <class T, bool kRightIsMnMajor, int kTiles>
 __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (&a)[4],
-                                      SharedMatrix b) {
+                                      MatrixDescriptor b) {
   static_assert(kTiles == 8 || kTiles == 16);
   constexpr bool kIsBFloat16 = std::is_same_v<T, BFloat16>;
   if constexpr (kTiles == 8 && kIsBFloat16) {
@@ -130,24 +132,24 @@ __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (
         MG_WGMMA_LEFT("64", "bf16", MG_LIST_32, "{%32, %33, %34, %35}", "%36", "%37", "%38")
         : MG_SUMS_8(sums, 0)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
-          "n"(int{kRightByRows}));
+          "n"(int{kRightIsMnMajor}));
   } else if constexpr (kTiles == 8) {
     asm volatile(MG_WGMMA_LEFT("64", "f16", MG_LIST_32, "{%32, %33, %34, %35}", "%36", "%37", "%38")
                  : MG_SUMS_8(sums, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
-                   "n"(int{kRightByRows}));
+                   "n"(int{kRightIsMnMajor}));
   } else if constexpr (kIsBFloat16) {
     asm volatile(
         MG_WGMMA_LEFT("128", "bf16", MG_LIST_64, "{%64, %65, %66, %67}", "%68", "%69", "%70")
         : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
-          "n"(int{kRightByRows}));
+          "n"(int{kRightIsMnMajor}));
   } else {
     asm volatile(
         MG_WGMMA_LEFT("128", "f16", MG_LIST_64, "{%64, %65, %66, %67}", "%68", "%69", "%70")
         : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
-          "n"(int{kRightByRows}));
+          "n"(int{kRightIsMnMajor}));
   }
 }
 
@@ -162,40 +164,41 @@ __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (
 
 // --- Registers ---
 
-// From now on a thread of the calling warpgroup has kRegisters; more than before, or fewer.
+// Raises, or lowers, the register budget of the calling warpgroup to kRegisters a thread
+// (setmaxnreg).
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void alloc_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void dealloc_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // --- Shared memory ---
 
-// The block's dynamic shared memory. By any thread.
+// The block's dynamic shared memory. Any thread may call it.
 __device__ __forceinline__ unsigned char* dynamic_shared_memory() {
   extern __shared__ unsigned char memory[];
   return memory;
 }
-// Stores a word at an address in shared memory. By any thread.
+// Stores a word at an address in shared memory. Any thread may call it.
 __device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
 
-// Adds to four floats in global memory and goes on: a load after the next barrier would not see it
-// yet, but a thread that loads what store_release() (mma.cuh) stored after a barrier does. By any
-// thread.
+// Vector reduction (red) into four floats in global memory, without waiting. A load after the next
+// barrier may miss it; a thread that acquires a value stored by store_release() (mma.cuh) after a
+// barrier sees it. Any thread may call it.
 __device__ __forceinline__ void add_to_global(float4* to, const float (&x)[4]) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
                "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
 }
 
-// Starts copying a tile whose first row is `row` of a head of a sample, channels [channel, channel
-// + 64), zero outside of the head; tensor_map.h has made the map. The barrier counts the bytes of a
-// whole tile. By one thread.
+// TMA load of a tile from row `row` of a head of a sample on, channels [channel, channel + 64),
+// zero outside of the head, through a map of tensor_map.h. The barrier counts the bytes of a whole
+// tile. One thread calls it.
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier,
                                           int channel, int row, int head, int group, int batch) {
   asm volatile(

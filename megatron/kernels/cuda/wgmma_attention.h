@@ -2,14 +2,14 @@
 
 #include "megatron/kernels/attention.h"
 
-// Attention on warpgroups (wgmma.cuh), the fastest of the own kernels: what
-// tensor_attention_forward() and tensor_attention_backward() call where it serves.
+// Warpgroup attention (wgmma.cuh), the fastest of the own kernels. tensor_attention_forward() and
+// tensor_attention_backward() dispatch to it where it supports the call.
 namespace megatron::kernels::cuda {
 
-// Does it serve these heads and settings? Beyond what tensor_forward_takes() demands: heads of 64
-// or 128 channels, at least one key, neither prefixes nor a relative bias, and a dropout of at most
-// one half, because packed comparisons need a threshold with its highest bit set. The other kernels
-// serve the rest.
+// True if warpgroup attention supports these heads and settings. Beyond tensor_forward_takes() it
+// needs heads of 64 or 128 channels, at least one key, neither prefixes nor a relative bias, and a
+// dropout of at most one half, because packed comparisons need a threshold with its highest bit
+// set. The other kernels serve the rest.
 inline bool suits_warpgroups(const ConstHeadsView& q, const ConstHeadsView& k,
                              const AttentionSettings& settings) {
   return (q.d == 64 || q.d == 128) && q.heads > 0 && k.s > 0 &&
@@ -17,7 +17,7 @@ inline bool suits_warpgroups(const ConstHeadsView& q, const ConstHeadsView& k,
          settings.dropout.probability <= 0.5f;
 }
 
-// Does the device have warpgroups, and this binary code for them? See has_warpgroups().
+// True if the device has wgmma and this binary has code for it; see has_warpgroups().
 bool has_warpgroup_attention(Device device);
 
 // REQUIRES: tensor_forward_takes(), suits_warpgroups(), has_warpgroup_attention().
@@ -27,11 +27,12 @@ void wgmma_attention_forward(const HeadsView& out, const TensorView& lse, const 
 
 // The pass after tensor_attention_backward() has prepared the scratch memory
 // (attention_gradient.cuh). REQUIRES: the same, and tensor_backward_takes().
-struct Scratch;
+struct BackwardScratch;
 struct Problem;
 void wgmma_attention_backward(const HeadsView& dq, const HeadsView& dk, const HeadsView& dv,
                               const ConstHeadsView& dout, const ConstHeadsView& q,
                               const ConstHeadsView& k, const ConstHeadsView& v,
-                              const Scratch& scratch, const Problem& problem, Stream stream);
+                              const BackwardScratch& scratch, const Problem& problem,
+                              Stream stream);
 
 }  // namespace megatron::kernels::cuda

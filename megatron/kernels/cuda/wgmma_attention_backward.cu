@@ -11,10 +11,10 @@ namespace {
 template <class T, class Shape, bool kHasDropout>
 void launch(const HeadsView& dq, const HeadsView& dk, const HeadsView& dv,
             const ConstHeadsView& dout, const ConstHeadsView& q, const ConstHeadsView& k,
-            const ConstHeadsView& v, const Scratch& scratch, const Problem& problem,
+            const ConstHeadsView& v, const BackwardScratch& scratch, const Problem& problem,
             Stream stream) {
-  const int works = BackwardWorks(problem, Shape::kKeys).count;
-  const int blocks = std::min(works, multiprocessors(stream.device));
+  const int work_tiles = BackwardWorkTiles(problem, Shape::kKeys).count;
+  const int blocks = std::min(work_tiles, multiprocessors(stream.device));
   const auto kernel = wgmma_backward_kernel<T, Shape, kHasDropout>;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), Shape::kBytes, stream.device);
   const BackwardMaps maps{tensor_map(q, kTileQueries), tensor_map(k, Shape::kKeys),
@@ -31,7 +31,8 @@ void launch(const HeadsView& dq, const HeadsView& dk, const HeadsView& dv,
 void wgmma_attention_backward(const HeadsView& dq, const HeadsView& dk, const HeadsView& dv,
                               const ConstHeadsView& dout, const ConstHeadsView& q,
                               const ConstHeadsView& k, const ConstHeadsView& v,
-                              const Scratch& scratch, const Problem& problem, Stream stream) {
+                              const BackwardScratch& scratch, const Problem& problem,
+                              Stream stream) {
   const auto with_shape = [&]<class T, class Shape>() {
     problem.has_dropout
         ? launch<T, Shape, true>(dq, dk, dv, dout, q, k, v, scratch, problem, stream)

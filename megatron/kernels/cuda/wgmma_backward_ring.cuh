@@ -3,22 +3,22 @@
 #include "megatron/kernels/attention_dropout_parts.h"
 #include "megatron/kernels/cuda/attention_gradient.cuh"
 #include "megatron/kernels/cuda/barrier.cuh"
-#include "megatron/kernels/cuda/ring_place.cuh"
+#include "megatron/kernels/cuda/pipeline_state.cuh"
 #include "megatron/kernels/cuda/wgmma.cuh"
 
-// How a block of the backward pass on warpgroups (wgmma_backward_kernel.cuh) is divided, its tiles
-// of queries and gradients of outputs in shared memory, which one warp fills, and its turns to add
-// to dq, for which another one waits.
+// Tile shape, shared-memory ring and warp roles of the warpgroup backward pass
+// (wgmma_backward_kernel.cuh): a producer warp fills the ring with query tiles and output
+// gradients; another warp serializes the block's additions to dq.
 namespace megatron::kernels::cuda {
 
-// Divides the work for heads of 64 or 128 channels.
+// Tile shape for heads of 64 or 128 channels.
 template <int kChannels_>
 struct WgmmaBackwardShape {
   static_assert(kChannels_ == 64 || kChannels_ == 128);
   static constexpr int kChannels = kChannels_;
   static constexpr bool kIsWide = kChannels == 128;
   static constexpr int kGroups = 2;
-  static constexpr int kUnits = 1;  // of 16 keys, of a warp
+  static constexpr int kUnits = 1;  // units of 16 keys of a warp
   static constexpr int kWarps = 4 * kGroups;
   static constexpr int kWarpKeys = kUnits * kUnit;
   static constexpr int kKeys = kWarps * kWarpKeys;
@@ -29,11 +29,11 @@ struct WgmmaBackwardShape {
   static constexpr int kChannelTiles = kChannels / 8;  // columns of a product
   static constexpr int kSteps = kChannels / kUnit;     // of a product over channels
   static constexpr int kSumTiles = kChannelTiles / 2;  // of a group's part of dq
-  static constexpr int kDiagonals = 1;                 // not used
-  static constexpr int kStages = 2;                    // tiles of queries in shared memory
-  static constexpr int kKeyStages = 2;                 // tiles of keys, the same
+  static constexpr int kDiagonals = 1;                 // unused
+  static constexpr int kStages = 2;                    // ring stages of query tiles
+  static constexpr int kKeyStages = 2;                 // ring stages of key tiles
 
-  // The third group gives its registers to the others.
+  // The producer warpgroup gives its registers to the consumers.
   static constexpr int kConsumers = kGroups * kWarpgroup;  // threads
   static constexpr int kBlock = kConsumers + kWarpgroup;
   static constexpr int kRegisters = kIsWide ? 240 : 232;
@@ -47,7 +47,7 @@ struct WgmmaBackwardShape {
   static constexpr int kKeyStage = kColumns * kKeyTile;
   static constexpr int kStage = kColumns * kQueryTile;
   static constexpr int kScoreTile = kKeys * kTileRowBytes;
-  static constexpr int kDropoutRows = kTileQueries / 2;  // whose words a tile of queries has
+  static constexpr int kDropoutRows = kTileQueries / 2;  // dropout rows of a query tile
   static constexpr int kBytes = kTileAlignment + 2 * kKeyStages * kKeyStage + 2 * kStages * kStage +
                                 kStages * kScoreTile +
                                 kStages * (kTileQueries * static_cast<int>(sizeof(float2)) +
@@ -55,47 +55,47 @@ struct WgmmaBackwardShape {
   static_assert(kKeys == kBackwardKeys && kTileQueries == kTileColumns && kDropoutRows == kWarp);
 };
 
-// A tile of queries that the block visits, and its turn to add to the tile of dq.
+// A query tile of the block's schedule and its turn in the ordered accumulation of dq.
 struct BackwardStep {
   static constexpr int kNoHead = -1;
-  int head, tile;  // no head: the work is done, and `tile` is the ticket of the block's next one
-  int whole_first;
-  int before;  // tiles of keys that add to dq first
+  int head, tile;  // kNoHead ends the work tile; `tile` is then the block's next ticket
+  int unmasked_first;
+  int before;  // key tiles that add to dq earlier
   bool is_last;
 };
 
-// All works of a launch: a tile of keys of a group in a sample each.
-struct BackwardWorks {
+// Number of work tiles of a launch: one for each key tile, group and sample.
+struct BackwardWorkTiles {
   int tiles;  // of keys
   int count;
-  MG_HOST_DEVICE BackwardWorks(const Problem& p, int keys)
+  MG_HOST_DEVICE BackwardWorkTiles(const Problem& p, int keys)
       : tiles((p.sk + keys - 1) / keys), count(static_cast<int>(p.b) * p.groups * tiles) {}
 };
 
 struct BackwardMaps {
   CUtensorMap q, k, v, dout;
 };
-// How many heads a view's group has, for coordinates of the maps.
+// Heads per group of each view, for TMA coordinates.
 struct BackwardGroups {
   int q, k, v, dout;
 };
 
-// The barriers of a block, by their addresses.
+// Shared-memory addresses of a block's barriers.
 template <class Shape>
 struct BackwardBarriers {
   static constexpr int kCount = 2 + 2 * (Shape::kKeyStages + Shape::kStages);
   uint32_t first;
-  __device__ uint32_t turn() const { return first; }       // it is the block's turn to add
+  __device__ uint32_t turn() const { return first; }       // the block may add to dq
   __device__ uint32_t added() const { return first + 8; }  // all warps have added
   __device__ uint32_t keys_full(int stage) const { return at(stage); }
   __device__ uint32_t keys_empty(int stage) const { return at(Shape::kKeyStages + stage); }
   __device__ uint32_t full(int stage) const { return at(2 * Shape::kKeyStages + stage); }
-  // All groups have read the tiles, and the warp that waits for turns the step.
+  // All consumers have read the tiles, and the warp that waits for turns has read the step.
   __device__ uint32_t empty(int stage) const {
     return at(2 * Shape::kKeyStages + Shape::kStages + stage);
   }
 
-  // By one thread, before the others use them.
+  // One thread calls it before any thread uses a barrier.
   __device__ void init() const {
     barrier::init(turn(), 1);
     barrier::init(added(), Shape::kWarps);
@@ -114,7 +114,7 @@ struct BackwardBarriers {
   __device__ uint32_t at(int i) const { return first + 16 + static_cast<uint32_t>(i) * 8; }
 };
 
-// The tiles of a block in shared memory, by their addresses.
+// Shared-memory addresses of a block's tiles.
 template <class Shape>
 struct BackwardTiles {
   uint32_t k_stages, v_stages, q_stages, dout_stages, ds_stages;
@@ -138,7 +138,7 @@ struct BackwardTiles {
   __device__ uint32_t q(int stage) const { return q_stages + of(stage, Shape::kStage); }
   __device__ uint32_t dout(int stage) const { return dout_stages + of(stage, Shape::kStage); }
   __device__ uint32_t ds(int stage) const { return ds_stages + of(stage, Shape::kScoreTile); }
-  // [kTileQueries]: see Scratch.
+  // [kTileQueries]: see BackwardScratch.
   __device__ float2* statistics(int stage) const {
     return statistics_stages + stage * kTileQueries;
   }
@@ -150,53 +150,54 @@ struct BackwardTiles {
   }
 };
 
-// The keys that tiles of queries of a sample see, as backward_statistics_kernel() found them: those
-// of 32 tiles lie in the lanes of a warp, which asks together.
-class SeenByTiles {
+// Visible key ranges of a sample's query tiles, from the results of backward_statistics_kernel().
+// The lanes of a warp cache the ranges of 32 tiles; the whole warp calls it.
+class TileVisibility {
  public:
-  __device__ SeenByTiles(const Problem& p, const Scratch& scratch, int64_t batch, int lane)
+  __device__ TileVisibility(const Problem& p, const BackwardScratch& scratch, int64_t batch,
+                            int lane)
       : problem_(p), tiles_(scratch.tiles), lane_(lane) {
     if (p.document_starts != nullptr) first_keys_ = scratch.first_keys + batch * scratch.tiles;
   }
 
-  __device__ __forceinline__ Seen operator()(int tile) {
+  __device__ __forceinline__ VisibleKeys operator()(int tile) {
     const int query = tile * kTileQueries - queries_before_first(problem_);
-    Seen seen{.first = 0,
-              .last = problem_.last_key(min(query + kTileQueries, problem_.sq) - 1),
-              .whole_first = 0,
-              .whole_last = problem_.last_key(max(query, 0))};
-    if (first_keys_ == nullptr) return seen;
+    VisibleKeys visible{.first = 0,
+                        .last = problem_.last_key(min(query + kTileQueries, problem_.sq) - 1),
+                        .unmasked_first = 0,
+                        .unmasked_last = problem_.last_key(max(query, 0))};
+    if (first_keys_ == nullptr) return visible;
     if (tile / kWarp != part_) {
       part_ = tile / kWarp;
       own_ = first_keys_[min(part_ * kWarp + lane_, tiles_ - 1)];
     }
-    seen.first = __shfl_sync(kFullMask, own_.x, tile % kWarp);
-    seen.whole_first = __shfl_sync(kFullMask, own_.y, tile % kWarp);
-    return seen;
+    visible.first = __shfl_sync(kFullMask, own_.x, tile % kWarp);
+    visible.unmasked_first = __shfl_sync(kFullMask, own_.y, tile % kWarp);
+    return visible;
   }
 
  private:
   const Problem& problem_;
   const int2* first_keys_ = nullptr;  // of the sample; null without documents
   int tiles_, lane_;
-  int part_ = -1;  // the 32 tiles
-  int2 own_{};     // the lane's
+  int part_ = -1;  // index of the cached 32 tiles
+  int2 own_{};     // the lane's entry
 };
 
-// Takes one work after the other, from the block's first on: copies its keys and values, and fills
-// the ring with the tiles of queries that see them. While the groups end a work, the next one's
-// tiles are on their way. By one warp.
+// Producer loop of one warp. For each work tile of the block it loads the keys and values, and
+// fills the ring with the query tiles that see them. Loads of the next work tile overlap with the
+// end of the current one.
 template <class Shape, bool kHasDropout>
 __device__ __forceinline__ void fill_backward_ring(
     const BackwardMaps& maps, const BackwardGroups& groups, const BackwardBarriers<Shape>& barriers,
-    const BackwardTiles<Shape>& tiles, BackwardStep* steps, int ticket, const Scratch& scratch,
-    const Problem& p, const Lane& at) {
-  RingPlace<Shape::kStages> place;
-  RingPlace<Shape::kKeyStages> keys_place;
-  const BackwardWorks works(p, Shape::kKeys);
+    const BackwardTiles<Shape>& tiles, BackwardStep* steps, int ticket,
+    const BackwardScratch& scratch, const Problem& p, const LaneCoordinate& at) {
+  PipelineState<Shape::kStages> state;
+  PipelineState<Shape::kKeyStages> keys_state;
+  const BackwardWorkTiles work_tiles(p, Shape::kKeys);
   const int heads_per_group = p.heads / p.groups;
-  while (ticket < works.count) {
-    const Work work(p, ticket, works.tiles);
+  while (ticket < work_tiles.count) {
+    const WorkTile work(p, ticket, work_tiles.tiles);
     const auto copy = [&](uint32_t to, const CUtensorMap& map, uint32_t barrier, int bytes, int row,
                           int head, int heads_of_group) {
       for (int i = 0; i < Shape::kColumns; ++i) {
@@ -204,85 +205,85 @@ __device__ __forceinline__ void fill_backward_ring(
                   head % heads_of_group, head / heads_of_group, static_cast<int>(work.batch));
       }
     };
-    barrier::wait(barriers.keys_empty(keys_place.stage), keys_place.parity ^ 1);
+    barrier::wait(barriers.keys_empty(keys_state.stage), keys_state.parity ^ 1);
     if (at.lane == 0) {
       const int key = work.tile * Shape::kKeys;
-      const uint32_t full = barriers.keys_full(keys_place.stage);
+      const uint32_t full = barriers.keys_full(keys_state.stage);
       barrier::arrive_and_expect(full, 2 * Shape::kKeyStage);
-      copy(tiles.k(keys_place.stage), maps.k, full, Shape::kKeyTile, key, work.group, groups.k);
-      copy(tiles.v(keys_place.stage), maps.v, full, Shape::kKeyTile, key, work.group, groups.v);
+      copy(tiles.k(keys_state.stage), maps.k, full, Shape::kKeyTile, key, work.group, groups.k);
+      copy(tiles.v(keys_state.stage), maps.v, full, Shape::kKeyTile, key, work.group, groups.v);
     }
-    keys_place.advance();
+    keys_state.advance();
     const int end_head = (work.group + 1) * heads_per_group;
-    SeenByTiles seen_by_tiles(p, scratch, work.batch, at.lane);
-    for (Visit visit(end_head - heads_per_group, scratch.tiles);; place.advance()) {
-      const int stage = place.stage;
-      visit.advance(work, Shape::kKeys, scratch.tiles, end_head, seen_by_tiles);
-      if (visit.head >= end_head) break;
-      const int query = visit.tile * kTileQueries - queries_before_first(p);
-      // Without a query its row and statistics are zeros, which makes all gradients zero. They are
-      // on their way while this warp waits.
+    TileVisibility visible_keys_of(p, scratch, work.batch, at.lane);
+    for (QueryTileIterator current(end_head - heads_per_group, scratch.tiles);; state.advance()) {
+      const int stage = state.stage;
+      current.advance(work, Shape::kKeys, scratch.tiles, end_head, visible_keys_of);
+      if (current.head >= end_head) break;
+      const int query = current.tile * kTileQueries - queries_before_first(p);
+      // Rows beyond the queries have zero data and statistics, so all their gradients are zero. The
+      // loads are in flight while this warp waits.
       float2 statistics[kTileQueries / kWarp] = {};
 #pragma unroll
       for (int i = 0; i < kTileQueries / kWarp; ++i) {
         const int own = query + i * kWarp + at.lane;
         if (own < 0 || own >= p.sq) continue;
-        statistics[i] = scratch.statistics[(work.batch * p.heads + visit.head) * p.sq + own];
+        statistics[i] = scratch.statistics[(work.batch * p.heads + current.head) * p.sq + own];
       }
-      barrier::wait(barriers.empty(stage), place.parity ^ 1);
+      barrier::wait(barriers.empty(stage), state.parity ^ 1);
 #pragma unroll
       for (int i = 0; i < kTileQueries / kWarp; ++i) {
         tiles.statistics(stage)[i * kWarp + at.lane] = statistics[i];
       }
       if constexpr (kHasDropout) {
-        const DropoutHead dropout(p, work.batch, visit.head);
+        const DropoutHead dropout(p, work.batch, current.head);
         const int row = (p.first_position + query) / 16 * 8 + at.lane;
         tiles.rows(stage)[at.lane] = dropout_row_words(
             dropout.first_row + static_cast<uint32_t>(row), dropout.sample, p.dropout_keys);
       }
       if (at.lane == 0) {
-        steps[stage] = {.head = visit.head,
-                        .tile = visit.tile,
-                        .whole_first = visit.seen.whole_first,
-                        .before = work.tile - visit.adders.first,
-                        .is_last = work.tile + 1 == visit.adders.last};
+        steps[stage] = {.head = current.head,
+                        .tile = current.tile,
+                        .unmasked_first = current.visible.unmasked_first,
+                        .before = work.tile - current.key_tiles.first,
+                        .is_last = work.tile + 1 == current.key_tiles.last};
       }
-      __syncwarp();  // lane 0 tells of all this
+      __syncwarp();  // lane 0 publishes the stores of all lanes
       if (at.lane != 0) continue;
       barrier::arrive_and_expect(barriers.full(stage), 2 * Shape::kStage);
-      copy(tiles.q(stage), maps.q, barriers.full(stage), Shape::kQueryTile, query, visit.head,
+      copy(tiles.q(stage), maps.q, barriers.full(stage), Shape::kQueryTile, query, current.head,
            groups.q);
-      copy(tiles.dout(stage), maps.dout, barriers.full(stage), Shape::kQueryTile, query, visit.head,
-           groups.dout);
+      copy(tiles.dout(stage), maps.dout, barriers.full(stage), Shape::kQueryTile, query,
+           current.head, groups.dout);
     }
     if (at.lane == 0) ticket = atomicAdd(scratch.ticket, 1);
     ticket = __shfl_sync(kFullMask, ticket, 0);
-    barrier::wait(barriers.empty(place.stage), place.parity ^ 1);
+    barrier::wait(barriers.empty(state.stage), state.parity ^ 1);
     if (at.lane == 0) {
-      steps[place.stage].head = BackwardStep::kNoHead;
-      steps[place.stage].tile = ticket;
-      barrier::arrive(barriers.full(place.stage));
+      steps[state.stage].head = BackwardStep::kNoHead;
+      steps[state.stage].tile = ticket;
+      barrier::arrive(barriers.full(state.stage));
     }
     __syncwarp();  // a lane that still waits could miss a phase
-    place.advance();
+    state.advance();
   }
 }
 
-// Waits until the tile of keys before this one has added to the tile of dq, and tells the next one
-// when this one has. By one thread.
+// Serializes the block's additions to dq, in one thread: waits until the preceding key tile has
+// added to the dq tile, and releases it to the next key tile after this block has.
 template <class Shape>
 __device__ __forceinline__ void wait_for_turns(const BackwardBarriers<Shape>& barriers,
                                                const BackwardStep* steps, int ticket,
-                                               const Scratch& scratch, const Problem& p) {
-  RingPlace<Shape::kStages> place;
-  const BackwardWorks works(p, Shape::kKeys);
+                                               const BackwardScratch& scratch, const Problem& p) {
+  PipelineState<Shape::kStages> state;
+  const BackwardWorkTiles work_tiles(p, Shape::kKeys);
   uint32_t turn_parity = 0;
-  while (ticket < works.count) {
-    const Work work(p, ticket, works.tiles);
-    for (;; place.advance()) {
-      barrier::wait(barriers.full(place.stage), place.parity);
-      const BackwardStep step = steps[place.stage];
-      barrier::arrive(barriers.empty(place.stage));
+  while (ticket < work_tiles.count) {
+    const WorkTile work(p, ticket, work_tiles.tiles);
+    for (;; state.advance()) {
+      barrier::wait(barriers.full(state.stage), state.parity);
+      const BackwardStep step = steps[state.stage];
+      barrier::arrive(barriers.empty(state.stage));
       if (step.head == BackwardStep::kNoHead) {
         ticket = step.tile;
         break;
@@ -296,7 +297,7 @@ __device__ __forceinline__ void wait_for_turns(const BackwardBarriers<Shape>& ba
       turn_parity ^= 1;
       if (!step.is_last) store_release(counter, step.before + 1);
     }
-    place.advance();
+    state.advance();
   }
 }
 

@@ -3,15 +3,15 @@
 #include "megatron/kernels/attention_dropout_parts.h"
 #include "megatron/kernels/cuda/attention_softmax.cuh"
 #include "megatron/kernels/cuda/barrier.cuh"
-#include "megatron/kernels/cuda/ring_place.cuh"
+#include "megatron/kernels/cuda/pipeline_state.cuh"
 #include "megatron/kernels/cuda/wgmma.cuh"
 
-// How a block of the forward pass on warpgroups (wgmma_forward_kernel.cuh) is divided, and its
-// tiles of keys and values in shared memory, which one warp fills.
+// Tile shape and shared-memory ring of the warpgroup forward pass (wgmma_forward_kernel.cuh): a
+// producer warp fills the ring with tiles of keys and values.
 namespace megatron::kernels::cuda {
 
-// Divides the work for heads of 64 or 128 channels. The figures are for 16 x 1024 tokens with 16
-// heads of 64 channels and 8 x 2048 tokens with 16 heads of 128 channels, causal, on an H200.
+// Tile shape for heads of 64 or 128 channels. Timings are for 16 x 1024 tokens with 16 heads of 64
+// channels and 8 x 2048 tokens with 16 heads of 128 channels, causal, on an H200.
 template <int kChannels_>
 struct WgmmaForwardShape {
   static_assert(kChannels_ == 64 || kChannels_ == 128);
@@ -21,20 +21,20 @@ struct WgmmaForwardShape {
   // 128 channels leave registers for three groups.
   static constexpr int kBlocks = kIsWide ? 1 : 2;
   static constexpr int kGroups = kIsWide ? 3 : 2;
-  // Does a group start the products with the next keys before the softmax of these (alg. 2)? With
-  // one block it does: 311 us for documents with two stages, 333 without; four stages take 307.
-  // With two blocks there are no registers for it.
+  // Intra-warpgroup pipelining (alg. 2): a group starts the products with the next keys before the
+  // softmax of the current ones. With one block: 311 us for documents with two stages, 333 without;
+  // four stages take 307. With two blocks the registers do not suffice.
   static constexpr bool kStartsAhead = kIsWide;
   static constexpr int kKeys = 64;                     // of a tile
-  static constexpr int kStages = kIsWide ? 4 : 2;      // tiles in shared memory
+  static constexpr int kStages = kIsWide ? 4 : 2;      // ring stages
   static constexpr int kQueries = kGroups * 64;        // of a block
-  static constexpr int kUnits = 1;                     // of 16 queries, of a warp
+  static constexpr int kUnits = 1;                     // units of 16 queries of a warp
   static constexpr int kKeyTiles = kKeys / 8;          // columns of a product
   static constexpr int kChannelTiles = kChannels / 8;  // the same
   static constexpr int kSteps = kChannels / kUnit;     // of a product over channels
   static constexpr int kKeySteps = kKeys / kUnit;      // of a product over keys
 
-  // The copying warp's group gives its registers to the others.
+  // The producer warpgroup gives its registers to the consumers.
   static constexpr int kBlock = (kGroups + 1) * kWarpgroup;
   static constexpr int kRegisters = kIsWide ? 160 : 104;
   static constexpr int kCopyRegisters = 32;
@@ -46,27 +46,20 @@ struct WgmmaForwardShape {
   static constexpr int kQueryTile = kQueries * kTileRowBytes;
   static constexpr int kKeyTile = kKeys * kTileRowBytes;
   static constexpr int kStage = kColumns * kKeyTile;
-  static constexpr int kDropoutColumns = kKeys / 4;  // whose words a tile of keys has
+  static constexpr int kDropoutColumns = kKeys / 4;  // dropout columns of a key tile
   static constexpr int kBytes = kTileAlignment + kColumns * kQueryTile + 2 * kStages * kStage +
                                 kStages * kDropoutColumns * static_cast<int>(sizeof(DropoutColumn));
   static_assert(kKeys % kDropoutKeys == 0 && kDropoutColumns <= kWarp);
 };
 
-// The tiles of keys that some query sees; none if last <= first.
-struct KeyTiles {
-  int first, last;
-  __device__ KeyTiles(const Seen& seen, int keys)
-      : first(seen.first / keys), last((seen.last + keys - 1) / keys) {}
-};
-
-// A block's work: a tile of queries of one head of one sample. Blocks that run at the same time
-// have the heads of few pairs of sample and head, so that their keys and values stay in the cache.
-// The last tiles of these heads come first, because they are the longest under a causal mask.
-struct QueryWork {
+// A block's work tile: a query tile of one head of one sample. Concurrent blocks cover few pairs of
+// sample and head, so that their keys and values stay in the L2 cache. The last query tiles come
+// first, because they are the longest under a causal mask.
+struct QueryWorkTile {
   static constexpr int kPairsAtOnce = 32;  // with 8 or 16 it takes 1 to 4 % longer
   int pair, batch, head, tile;
 
-  __device__ QueryWork(const Problem& p, int block, int blocks) {
+  __device__ QueryWorkTile(const Problem& p, int block, int blocks) {
     const int pairs = static_cast<int>(p.b) * p.heads;
     const int tiles = blocks / pairs;
     const int first = block / (kPairsAtOnce * tiles) * kPairsAtOnce;
@@ -82,13 +75,13 @@ struct QueryWork {
 struct ForwardMaps {
   CUtensorMap q, k, v;
 };
-// How many heads a view's group has, for coordinates of the maps.
+// Heads per group of each view, for TMA coordinates.
 struct ForwardGroups {
   int q, k, v;
 };
 
-// The barriers of a block, by their addresses: one for its queries, and for each stage one that
-// keys, and one that values, are there ("full"), and one that all groups have read them ("empty").
+// Shared-memory addresses of a block's barriers: one for its queries, and for each stage a full and
+// an empty barrier of the keys and of the values.
 template <class Shape>
 struct ForwardBarriers {
   static constexpr int kCount = 1 + 4 * Shape::kStages;
@@ -100,7 +93,7 @@ struct ForwardBarriers {
   __device__ uint32_t v_full(int stage) const { return at(2, stage); }
   __device__ uint32_t v_empty(int stage) const { return at(3, stage); }
 
-  // By one thread, before the others use them.
+  // One thread calls it before any thread uses a barrier.
   __device__ void init() const {
     barrier::init(q(), 1);
     for (int stage = 0; stage < Shape::kStages; ++stage) {
@@ -118,7 +111,7 @@ struct ForwardBarriers {
   }
 };
 
-// The tiles of a block in shared memory, by their addresses.
+// Shared-memory addresses of a block's tiles.
 template <class Shape>
 struct ForwardTiles {
   uint32_t q, keys, values;
@@ -145,13 +138,13 @@ struct ForwardTiles {
   }
 };
 
-// Fills the ring with a block's tiles of keys and values, and what dropout needs to know of the
-// keys. By one warp.
+// Producer loop of one warp: fills the ring with the block's tiles of keys and values, and with
+// dropout's random words of the keys.
 template <class Shape, bool kHasDropout>
 __device__ __forceinline__ void fill_forward_ring(
     const ForwardMaps& maps, const ForwardGroups& groups, const ForwardBarriers<Shape>& barriers,
-    const ForwardTiles<Shape>& tiles, const KeyTiles& range, const QueryWork& work, int first_query,
-    const Problem& p, const Lane& at) {
+    const ForwardTiles<Shape>& tiles, const KeyTileRange& range, const QueryWorkTile& work,
+    int first_query, const Problem& p, const LaneCoordinate& at) {
   const int key_head = work.head / (p.heads / p.groups);
   const auto copy = [&](uint32_t to, const CUtensorMap& map, uint32_t barrier, int bytes, int row,
                         int head, int heads_per_group) {
@@ -163,11 +156,11 @@ __device__ __forceinline__ void fill_forward_ring(
     }
   };
   copy(tiles.q, maps.q, barriers.q(), Shape::kQueryTile, first_query, work.head, groups.q);
-  RingPlace<Shape::kStages> place;
+  PipelineState<Shape::kStages> state;
   for (int i = range.first; i < range.last; ++i) {
-    const int stage = place.stage;
+    const int stage = state.stage;
     const int key = i * Shape::kKeys;
-    barrier::wait(barriers.k_empty(stage), place.parity ^ 1);
+    barrier::wait(barriers.k_empty(stage), state.parity ^ 1);
     if constexpr (kHasDropout) {
       if (at.lane < Shape::kDropoutColumns) {
         const int key_group = p.key_offset + key + at.lane / 8 * kDropoutKeys;
@@ -176,13 +169,13 @@ __device__ __forceinline__ void fill_forward_ring(
                                  p.dropout.sample(work.batch), p.dropout_keys);
       }
     }
-    __syncwarp();  // lane 0 tells of them; a lane that still waits could miss a phase
+    __syncwarp();  // lane 0 publishes the stores; a lane that still waits could miss a phase
     copy(tiles.keys_of(stage), maps.k, barriers.k_full(stage), Shape::kKeyTile, key, key_head,
          groups.k);
-    barrier::wait(barriers.v_empty(stage), place.parity ^ 1);
+    barrier::wait(barriers.v_empty(stage), state.parity ^ 1);
     copy(tiles.values_of(stage), maps.v, barriers.v_full(stage), Shape::kKeyTile, key, key_head,
          groups.v);
-    place.advance();
+    state.advance();
   }
 }
 

@@ -103,13 +103,13 @@ bool backward(const Case& c, Buffers& t, const gpu::Timing& timing) {
   std::vector<float2> statistics(static_cast<size_t>(pairs * c.sq));
   std::vector<int2> first_keys(static_cast<size_t>(c.b * tiles), int2{-7, -7});
   std::vector<int> counters(static_cast<size_t>(1 + pairs * tiles), 7);
-  const Scratch scratch{.sums = sums.data(),
-                        .statistics = statistics.data(),
-                        .bias_sums = nullptr,
-                        .first_keys = first_keys.data(),
-                        .ticket = counters.data(),
-                        .counters = counters.data() + 1,
-                        .tiles = tiles};
+  const BackwardScratch scratch{.sums = sums.data(),
+                                .statistics = statistics.data(),
+                                .bias_sums = nullptr,
+                                .first_keys = first_keys.data(),
+                                .ticket = counters.data(),
+                                .counters = counters.data() + 1,
+                                .tiles = tiles};
   const Problem problem = problem_of(x.q, x.k, c.settings);
   const auto dq = heads_on_device<T>(x.dq);
   if (!gpu::run(static_cast<int>(pairs * tiles), kThreads, 0, timing, [&] {
@@ -120,7 +120,7 @@ bool backward(const Case& c, Buffers& t, const gpu::Timing& timing) {
     return false;
   }
   // Few blocks, so that they take one work after the other.
-  const int blocks = std::min(BackwardWorks(problem, Shape::kKeys).count, 2);
+  const int blocks = std::min(BackwardWorkTiles(problem, Shape::kKeys).count, 2);
   const BackwardMaps maps{
       {x.q, kTileQueries}, {x.k, Shape::kKeys}, {x.v, Shape::kKeys}, {x.dout, kTileQueries}};
   const BackwardGroups groups{heads_per_group(x.q), heads_per_group(x.k), heads_per_group(x.v),

@@ -148,7 +148,7 @@ void pause(int rounds) {
 }
 
 std::array<uint64_t, 32> exchange(uint64_t own, const char* what) {
-  Meeting& warp = block->warps[thread_index.x / kLanes];
+  Collective& warp = block->warps[thread_index.x / kLanes];
   const uint64_t generation = warp.generation;
   if (warp.arrived > 0 && std::strcmp(warp.what, what) != 0) {
     fail(std::string("lanes of a warp meet at ") + warp.what + " and " + what);
@@ -164,13 +164,13 @@ std::array<uint64_t, 32> exchange(uint64_t own, const char* what) {
 }
 
 void block_barrier(int number, int threads) {
-  Meeting& meeting = block->block_barriers[number];
-  const uint64_t generation = meeting.generation;
-  if (++meeting.arrived == threads) {
-    meeting.arrived = 0;
-    ++meeting.generation;
+  Collective& collective = block->block_barriers[number];
+  const uint64_t generation = collective.generation;
+  if (++collective.arrived == threads) {
+    collective.arrived = 0;
+    ++collective.generation;
   }
-  wait_until([&] { return meeting.generation != generation; });
+  wait_until([&] { return collective.generation != generation; });
 }
 
 }  // namespace megatron::gpu

@@ -72,7 +72,7 @@ struct Product {
   float* sums = nullptr;
   const uint32_t* left = nullptr;
   uint64_t a = 0, b = 0;  // descriptors
-  bool adds = true, left_by_rows = false, right_by_rows = false;
+  bool adds = true, left_is_mn_major = false, right_is_mn_major = false;
   bool is_bfloat16 = true;
   int tiles = 0;  // of 8 columns
 };

@@ -44,8 +44,8 @@ struct Copy {
   uint32_t bytes = 0;
 };
 
-// A collective of threads that meet: the generation ends when all are there.
-struct Meeting {
+// A collective operation of threads; a generation ends when all of them have arrived.
+struct Collective {
   int arrived = 0;
   uint64_t generation = 0;
   const char* what = nullptr;
@@ -98,9 +98,9 @@ struct Block {
   size_t slow_warp = 0;
   uint32_t bytes = 0;
   std::vector<Thread> threads;
-  std::vector<Meeting> warps;
+  std::vector<Collective> warps;
   std::vector<Group> groups;
-  std::map<int, Meeting> block_barriers;
+  std::map<int, Collective> block_barriers;
   std::map<uint32_t, Barrier> barriers;
   std::vector<Copy> copies;     // late ones
   std::vector<bool> is_stored;  // a word of dynamic memory, and not fenced yet

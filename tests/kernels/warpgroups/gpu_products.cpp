@@ -49,12 +49,12 @@ void finish(const GroupProduct& product, size_t warp) {
   std::vector<float> b(16 * columns);
   for (size_t row = 0; row < 16 && first.left == nullptr; ++row) {
     for (size_t k = 0; k < 16; ++k) {
-      a[row][k] = factor_element(first.a, first.left_by_rows, static_cast<int>(warp * 16 + row),
+      a[row][k] = factor_element(first.a, first.left_is_mn_major, static_cast<int>(warp * 16 + row),
                                  static_cast<int>(k), first.is_bfloat16);
     }
   }
   for (size_t i = 0; i < b.size(); ++i) {
-    b[i] = factor_element(first.b, first.right_by_rows, static_cast<int>(i % columns),
+    b[i] = factor_element(first.b, first.right_is_mn_major, static_cast<int>(i % columns),
                           static_cast<int>(i / columns), first.is_bfloat16);
   }
   for (size_t lane = 0; lane < kLanes; ++lane) {

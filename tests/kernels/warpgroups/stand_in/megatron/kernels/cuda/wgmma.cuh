@@ -2,8 +2,8 @@
 
 #include <type_traits>
 
+#include "megatron/kernels/cuda/matrix_descriptor.cuh"
 #include "megatron/kernels/cuda/mma.cuh"
-#include "megatron/kernels/cuda/shared_matrix.cuh"
 
 namespace megatron::kernels::cuda {
 
@@ -22,33 +22,33 @@ void named_barrier(int barrier) {
   gpu::block_barrier(barrier, kThreads);
 }
 template <int kTiles>
-void hold(float (&)[kTiles][4]) {}
+void fence_operand(float (&)[kTiles][4]) {}
 
-template <class T, bool kLeftByRows, bool kRightByRows, int kTiles>
-void wgmma(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b, bool adds) {
+template <class T, bool kLeftIsMnMajor, bool kRightIsMnMajor, int kTiles>
+void wgmma(float (&sums)[kTiles][4], MatrixDescriptor a, MatrixDescriptor b, bool adds) {
   gpu::start({.sums = &sums[0][0],
               .a = a.bits(),
               .b = b.bits(),
               .adds = adds,
-              .left_by_rows = kLeftByRows,
-              .right_by_rows = kRightByRows,
+              .left_is_mn_major = kLeftIsMnMajor,
+              .right_is_mn_major = kRightIsMnMajor,
               .is_bfloat16 = std::is_same_v<T, BFloat16>,
               .tiles = kTiles});
 }
-template <class T, bool kRightByRows, int kTiles>
-void wgmma(float (&sums)[kTiles][4], const uint32_t (&a)[4], SharedMatrix b) {
+template <class T, bool kRightIsMnMajor, int kTiles>
+void wgmma(float (&sums)[kTiles][4], const uint32_t (&a)[4], MatrixDescriptor b) {
   gpu::start({.sums = &sums[0][0],
               .left = a,
               .b = b.bits(),
-              .right_by_rows = kRightByRows,
+              .right_is_mn_major = kRightIsMnMajor,
               .is_bfloat16 = std::is_same_v<T, BFloat16>,
               .tiles = kTiles});
 }
 
 template <int kRegisters>
-void take_registers() {}
+void alloc_registers() {}
 template <int kRegisters>
-void give_registers() {}
+void dealloc_registers() {}
 
 inline unsigned char* dynamic_shared_memory() { return gpu::dynamic_memory(); }
 inline void store_shared(uint32_t to, uint32_t word) { gpu::store(to, word); }

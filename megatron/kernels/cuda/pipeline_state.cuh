@@ -4,10 +4,10 @@
 
 namespace megatron::kernels::cuda {
 
-// Where a warp is in a ring of tiles. A barrier of the ring ends a phase whenever the ring has gone
-// round once; the first phases have parity 0.
+// A warp's stage and barrier phase in a ring of tiles. The phase parity flips each time the ring
+// wraps around; first phases have parity 0.
 template <int kStages>
-struct RingPlace {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void advance() {
