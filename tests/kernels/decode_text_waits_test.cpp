@@ -20,7 +20,7 @@ struct Kernel {
   uint32_t cycles(const WaitSearch& search) {
     int sum = 1000000;
     for (int i = 0; i < kSearched; ++i) {
-      sum += (i == kMoreUnderWay ? 9000 : 20) * std::abs(search.value(i) - best[i]);
+      sum += (i == kMoreInFlight ? 9000 : 20) * std::abs(search.value(i) - best[i]);
     }
     return static_cast<uint32_t>(
         sum + (noise == 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(noise))));
@@ -34,7 +34,7 @@ WaitSearch after_calls(Kernel kernel, int calls, WaitSearch search = {}) {
 }
 void expect_near(const WaitSearch& search, const Kernel& kernel, int cycles) {
   for (int i = 0; i < kSearched; ++i) {
-    EXPECT_NEAR(search.value(i), kernel.best[i], i == kMoreUnderWay ? 0 : cycles) << i;
+    EXPECT_NEAR(search.value(i), kernel.best[i], i == kMoreInFlight ? 0 : cycles) << i;
   }
 }
 
@@ -72,7 +72,7 @@ TEST(WaitSearchTest, NoWaitIsNegative) {
   Kernel kernel{{0, 0, 0, 0, 0, 0}};
   WaitSearch search{};
   for (int i = 0; i < 1000; ++i) {
-    for (int wait = 0; wait < kMoreUnderWay; ++wait) ASSERT_GE(search.value(wait), 0);
+    for (int wait = 0; wait < kMoreInFlight; ++wait) ASSERT_GE(search.value(wait), 0);
     search.learn(kernel.cycles(search));
   }
 }

@@ -27,7 +27,7 @@ Division division_on(const DecodeTextShape& s, Device device) {
 
 int64_t decode_text_workspace_bytes(const DecodeTextShape& shape) {
   const auto most_splits = static_cast<int>(text::kMostBlocks / shape.heads);
-  return int64_t{text::places_of(shape, most_splits).end} *
+  return int64_t{text::workspace_offsets(shape, most_splits).end} *
          static_cast<int64_t>(sizeof(text::Word));
 }
 
@@ -47,7 +47,7 @@ void decode_text(TensorView logits, ConstView x, const DecodeText& text, ConstVi
   const text::Kernel kernel = text::kernel_of(text.shape, division.columns);
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), static_cast<int>(division.bytes),
                      stream.device);
-  // Blocks wait for each other, so that all of them have to run at once.
+  // Blocks wait for each other, so all of them must be resident: a cooperative launch.
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;

@@ -2,62 +2,62 @@
 
 #include <cstdint>
 
-#include "megatron/kernels/cuda/decode_text_worker.cuh"
+#include "megatron/kernels/cuda/decode_text_common.cuh"
 #include "megatron/kernels/cuda/mma.cuh"
 
-// Attention in the kernel decode_text: a head, or a part of its keys, is a block's.
+// Split-KV attention in the kernel decode_text: each block has one head, or a split of its keys.
 namespace megatron::kernels::cuda::text {
 
-// The keys of the block, and their head. Only those before `last`, the text's last token, are
-// earlier than this step.
-struct AttentionItem {
+// A block's head and split of its keys, [begin, end). `last` is the text's last token, whose key
+// and value this step computes; all others are in the KV cache.
+struct HeadSplit {
   int head, group, split, begin, end, last;
   bool exists;
 };
-__device__ __forceinline__ AttentionItem attention_item(const Parameters& p) {
+__device__ __forceinline__ HeadSplit head_split_of_block(const Parameters& p) {
   const auto heads = static_cast<int>(p.shape.heads), block = static_cast<int>(blockIdx.x);
   const int items = heads * p.splits;
-  const int stride = static_cast<int>(gridDim.x) / items;  // they are far from each other
+  const int stride = static_cast<int>(gridDim.x) / items;  // spreads the splits over the GPU
   const int index = block / stride, length = *p.length;
   const int keys = (length + p.splits - 1) / p.splits;
-  AttentionItem item{};
-  item.exists = block % stride == 0 && index < items;
-  item.head = index / p.splits;
-  item.group = item.head / (heads / static_cast<int>(p.shape.groups));
-  item.split = index % p.splits;
-  item.begin = item.split * keys;
-  item.end = min(item.begin + keys, length);
-  item.last = length - 1;
-  return item;
+  HeadSplit work{};
+  work.exists = block % stride == 0 && index < items;
+  work.head = index / p.splits;
+  work.group = work.head / (heads / static_cast<int>(p.shape.groups));
+  work.split = index % p.splits;
+  work.begin = work.split * keys;
+  work.end = min(work.begin + keys, length);
+  work.last = length - 1;
+  return work;
 }
 
-// By the warps of a block that multiply.
+// Attention of one split. The MMA warps of the block call it.
 template <class T, int kHead>
-struct TextAttention {
-  static constexpr int kThreads = kMultiplierThreads;
-  static constexpr int kLanes = kHead / 8;                  // of a key
-  static constexpr int kKeysOfWarp = kWarp / kLanes;        // of a step
-  static constexpr int kKeys = kKeysOfWarp * kMultipliers;  // of a step of the block
-  static constexpr int kSteps = 8;     // of keys and values that are in registers at once
-  static constexpr int kTogether = 4;  // of them, that do not wait for each other's sums
+struct DecodeAttention {
+  static constexpr int kThreads = kMmaThreads;
+  static constexpr int kLanes = kHead / 8;               // lanes that share a key
+  static constexpr int kKeysOfWarp = kWarp / kLanes;     // keys of a warp in one step
+  static constexpr int kKeys = kKeysOfWarp * kMmaWarps;  // keys of the block in one step
+  static constexpr int kSteps = 8;        // steps whose keys and values are in registers
+  static constexpr int kInterleaved = 4;  // independent steps, to hide the latency of shuffles
 
   struct alignas(16) Memory {
-    AttentionItem item;
+    HeadSplit work;
     alignas(16) float qkv[3 * kHead];
-    float results[kMultipliers][kHead + 2];  // and the maximum of the scores, and their sum
+    float results[kMmaWarps][kHead + 2];  // output channels, maximum score, sum of weights
   };
 
   const Parameters& p;
   Memory& memory;
   int thread, warp, lane;
 
-  __device__ __forceinline__ int64_t place_in_pages(int page, int token, int group) const {
+  __device__ __forceinline__ int64_t offset_in_pages(int page, int token, int group) const {
     const int in_page = token & ((1 << p.page_shift) - 1);
-    const int64_t place = (int64_t{page} << p.page_shift) + in_page;
-    return (place * p.shape.groups + group) * kHead;
+    const int64_t offset = (int64_t{page} << p.page_shift) + in_page;
+    return (offset * p.shape.groups + group) * kHead;
   }
 
-  // The cosine and the sine of the thread's channel.
+  // Cosine and sine of the thread's channel.
   __device__ __forceinline__ float2 angle_of(int position) const {
     const int half = p.rotary_dim / 2;
     if (thread >= 2 * half) return {};
@@ -77,9 +77,9 @@ struct TextAttention {
     x1 = y1;
   }
 
-  // What a group of kLanes lanes knows of the keys it has seen: the maximum of their scores, the
-  // sum of their weights, and the weighted sum of 8 channels of their values.
-  struct Seen {
+  // Online softmax state of a group of kLanes lanes: running maximum, sum of weights, and the
+  // weighted sum of 8 channels of the values.
+  struct SoftmaxState {
     float maximum = -INFINITY, sum = 0, values[8] = {};
 
     __device__ __forceinline__ void scale_to(float larger) {
@@ -99,44 +99,44 @@ struct TextAttention {
     return static_cast<int>(p.shape.heads) / static_cast<int>(p.shape.groups);
   }
 
-  // Asks for the earlier keys and values of the block, so that they are in the cache when the
-  // query comes.
+  // Prefetches the block's cached keys and values into L2 while the query is computed.
   __device__ __forceinline__ void prefetch(const DecodeTextLayer& layer) const {
-    const AttentionItem& item = memory.item;
-    if (!item.exists) return;
+    const HeadSplit& work = memory.work;
+    if (!work.exists) return;
 #pragma unroll 1
-    for (int token = item.begin + thread; token < min(item.end, item.last); token += kThreads) {
-      const int64_t at = place_in_pages(p.pages[token >> p.page_shift], token, item.group);
+    for (int token = work.begin + thread; token < min(work.end, work.last); token += kThreads) {
+      const int64_t at = offset_in_pages(p.pages[token >> p.page_shift], token, work.group);
       for (int channel = 0; channel < kHead; channel += 64) {
         prefetch_line(static_cast<const T*>(layer.keys) + at + channel);
         prefetch_line(static_cast<const T*>(layer.values) + at + channel);
       }
     }
   }
-  // Looks for the query `wait` cycles after cycles_now() was `asked`. REQUIRES: item.exists.
-  __device__ __forceinline__ void attend(const DecodeTextLayer& layer, uint32_t tag, uint32_t asked,
+  // Computes the split's attention and publishes it. The first poll for the query comes `wait`
+  // cycles after cycles_now() was `since`. REQUIRES: work.exists.
+  __device__ __forceinline__ void attend(const DecodeTextLayer& layer, uint32_t tag, uint32_t since,
                                          int wait) const {
-    const AttentionItem item = memory.item;
-    const int head = item.head, group = item.group, split = item.split;
-    const int begin = item.begin, end = item.end, last = item.last;
+    const HeadSplit work = memory.work;
+    const int head = work.head, group = work.group, split = work.split;
+    const int begin = work.begin, end = work.end, last = work.last;
 
-    // Earlier keys and values do not depend on this step.
+    // Cached keys and values do not depend on this step.
     const int own = begin + warp * kKeysOfWarp + lane / kLanes;
     const int earlier = min(end, last);
     const int channel = lane % kLanes * 8;
     uint4 keys[kSteps], values[kSteps];
     const auto exists_at = [&](int step) { return begin + step * kKeys < earlier; };
-    // Of a lane that has no key its place is that of the last: what it reads counts as 0.
+    // Lanes without a key load the last one; its weight is 0.
     const auto page_at = [&](int step) {
       return p.pages[min(own + step * kKeys, earlier - 1) >> p.page_shift];
     };
     const auto load = [&](int step, int page, int i) {
       const int64_t at =
-          place_in_pages(page, min(own + step * kKeys, earlier - 1), group) + channel;
+          offset_in_pages(page, min(own + step * kKeys, earlier - 1), group) + channel;
       keys[i] = load_once(static_cast<const T*>(layer.keys) + at);
       values[i] = load_once(static_cast<const T*>(layer.values) + at);
     };
-    int pages[kSteps] = {};  // all are asked for before the first is used
+    int pages[kSteps] = {};  // all loads are in flight before the first use
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (exists_at(i)) pages[i] = page_at(i);
@@ -148,26 +148,27 @@ struct TextAttention {
     }
     const float2 angle = p.rotary_dim > 0 ? angle_of(last) : float2{};
 
-    constexpr int kEights = kHead / kAtOnce;  // of a query, a key or a value
-    wait_cycles(asked, wait);
+    constexpr int kEights = kHead / kAtOnce;  // polls of a query, a key or a value
+    wait_cycles(since, wait);
     if (thread < 3 * kEights) {
       const int which = thread / kEights, at = thread % kEights;
       const int base = group * (heads_of_group() + 2);
       const int row =
           which == 0 ? base + head % heads_of_group() : base + heads_of_group() + which - 1;
-      const Place* const from = vector_of(p, p.places.qkv) + place_of(row * kHead + at * kAtOnce);
-      EightPlaces found = look(from);
-      while (!have_come(found)) found = look(from);
+      const FlaggedElement* const from =
+          vector_at(p, p.offsets.qkv) + padded_index(row * kHead + at * kAtOnce);
+      EightFlagged found = poll(from);
+      while (!all_ready(found)) found = poll(from);
       float eight[kAtOnce];
       eight_floats<T>(elements_of(found), eight);
       auto* const fours = reinterpret_cast<float4*>(memory.qkv + thread * kAtOnce);
       fours[0] = {eight[0], eight[1], eight[2], eight[3]};
       fours[1] = {eight[4], eight[5], eight[6], eight[7]};
     }
-    multipliers_barrier();
+    mma_barrier();
     if (p.rotary_dim > 0) {
       rotate(angle);
-      multipliers_barrier();
+      mma_barrier();
     }
     const float factor = p.shape.scale * 1.44269504f;  // weights are powers of 2
     const auto* const fours = reinterpret_cast<const float4*>(memory.qkv + channel);
@@ -175,11 +176,11 @@ struct TextAttention {
     const float query[8] = {first.x * factor,  first.y * factor,  first.z * factor,
                             first.w * factor,  second.x * factor, second.y * factor,
                             second.z * factor, second.w * factor};
-    Seen seen;
+    SoftmaxState softmax;
 #pragma unroll 1
     for (int step = 0; begin + step * kKeys < end; step += kSteps) {
       float scores[kSteps];
-      float maximum = seen.maximum;
+      float maximum = softmax.maximum;
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         scores[i] = -INFINITY;
@@ -188,11 +189,11 @@ struct TextAttention {
         values[i] = packed_at(memory.qkv + 2 * kHead + channel);
       }
 #pragma unroll
-      for (int together = 0; together < kSteps; together += kTogether) {
+      for (int together = 0; together < kSteps; together += kInterleaved) {
         if (begin + (step + together) * kKeys >= end) break;
-        float sums[kTogether] = {};
+        float sums[kInterleaved] = {};
 #pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
+        for (int i = 0; i < kInterleaved; ++i) {
           float key[8];
           eight_floats<T>(keys[together + i], key);
 #pragma unroll
@@ -204,59 +205,59 @@ struct TextAttention {
           for (float& sum : sums) sum += __shfl_xor_sync(kFullMask, sum, lanes);
         }
 #pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
+        for (int i = 0; i < kInterleaved; ++i) {
           if (own + (step + together + i) * kKeys >= end) continue;
           scores[together + i] = sums[i];
           maximum = fmaxf(maximum, sums[i]);
         }
       }
-      seen.scale_to(maximum);
+      softmax.scale_to(maximum);
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         if (begin + (step + i) * kKeys < end) {
           const float weight = maximum == -INFINITY ? 0 : exp2_fast(scores[i] - maximum);
           float value[8];
           eight_floats<T>(values[i], value);
-          seen.sum += weight;
+          softmax.sum += weight;
 #pragma unroll
-          for (int j = 0; j < 8; ++j) seen.values[j] += weight * value[j];
+          for (int j = 0; j < 8; ++j) softmax.values[j] += weight * value[j];
         }
-        // While the others are used.
+        // Overlaps with the remaining steps.
         if (exists_at(step + kSteps + i)) load(step + kSteps + i, page_at(step + kSteps + i), i);
       }
     }
-    send_result(seen, head, split, channel, tag);
+    publish_result(softmax, head, split, channel, tag);
     if (head % heads_of_group() == 0 && begin <= last && last < end) {
-      const int64_t place = place_in_pages(p.pages[last >> p.page_shift], last, group);
+      const int64_t offset = offset_in_pages(p.pages[last >> p.page_shift], last, group);
       for (int at = thread; at < 2 * kHead; at += kThreads) {
         T* const to = static_cast<T*>(at < kHead ? layer.keys : layer.values);
-        to[place + at % kHead] = from_float<T>(memory.qkv[kHead + at]);
+        to[offset + at % kHead] = from_float<T>(memory.qkv[kHead + at]);
       }
     }
   }
 
-  // The groups of a warp, then the warps, then the blocks of a head.
-  __device__ __forceinline__ void send_result(Seen& seen, int head, int split, int channel,
-                                              uint32_t tag) const {
-    float maximum = seen.maximum;
+  // Reduces the softmax state over the lane groups of a warp, the warps, and the splits of a head.
+  __device__ __forceinline__ void publish_result(SoftmaxState& softmax, int head, int split,
+                                                 int channel, uint32_t tag) const {
+    float maximum = softmax.maximum;
 #pragma unroll
     for (int lanes = kLanes; lanes < kWarp; lanes *= 2) {
       maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, lanes));
     }
-    seen.scale_to(maximum);
+    softmax.scale_to(maximum);
 #pragma unroll
     for (int lanes = kLanes; lanes < kWarp; lanes *= 2) {
-      seen.sum += __shfl_xor_sync(kFullMask, seen.sum, lanes);
+      softmax.sum += __shfl_xor_sync(kFullMask, softmax.sum, lanes);
 #pragma unroll
-      for (float& value : seen.values) value += __shfl_xor_sync(kFullMask, value, lanes);
+      for (float& value : softmax.values) value += __shfl_xor_sync(kFullMask, value, lanes);
     }
     if (lane < kLanes) {
       float* const result = memory.results[warp];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) result[channel + i] = seen.values[i];
-      if (lane == 0) result[kHead] = maximum, result[kHead + 1] = seen.sum;
+      for (int i = 0; i < 8; ++i) result[channel + i] = softmax.values[i];
+      if (lane == 0) result[kHead] = maximum, result[kHead + 1] = softmax.sum;
     }
-    multipliers_barrier();
+    mma_barrier();
     if (thread >= kHead / 2) return;
     float largest = -INFINITY, sum = 0;
     float2 value{0, 0};
@@ -272,27 +273,29 @@ struct TextAttention {
     combine_splits(head, split, tag, largest, sum, value);
   }
 
-  // Where a thread sends its two channels of a head's result.
-  __device__ __forceinline__ Place* result_at(int head) const {
-    return vector_of(p, p.places.attention) + place_of(head * kHead + 2 * thread);
+  // Slot of the thread's two channels of a head's result.
+  __device__ __forceinline__ FlaggedElement* result_at(int head) const {
+    return vector_at(p, p.offsets.attention) + padded_index(head * kHead + 2 * thread);
   }
-  // By the threads that have sent a result, when all have read it.
+  // Clears the published result. The threads that published it call this once all blocks have read
+  // it.
   __device__ __forceinline__ void clear_result() const {
-    if (memory.item.exists && memory.item.split == 0 && thread < kHead / 2) {
-      clear_two(result_at(memory.item.head));
+    if (memory.work.exists && memory.work.split == 0 && thread < kHead / 2) {
+      clear_two(result_at(memory.work.head));
     }
   }
-  // By kHead / 2 threads of each block of a head: the first block sends their common result.
+  // Combines the splits of a head in its first block, which publishes the result; the other blocks
+  // send their partial results to it. kHead / 2 threads of each block call it.
   __device__ __forceinline__ void combine_splits(int head, int split, uint32_t tag, float maximum,
                                                  float sum, float2 value) const {
     if (p.splits > 1) {
-      constexpr int kNumbers = (kHead + 2) / 2;
-      Numbers* const results = reinterpret_cast<Numbers*>(p.words + p.places.splits) +
-                               int64_t{head} * p.splits * kNumbers;
+      constexpr int kPairs = (kHead + 2) / 2;
+      TaggedPair* const results = reinterpret_cast<TaggedPair*>(p.words + p.offsets.splits) +
+                                  int64_t{head} * p.splits * kPairs;
       if (split > 0) {
-        Numbers* const own = results + split * kNumbers;
-        send(own + thread, value.x, value.y, tag);
-        if (thread == 0) send(own + kHead / 2, maximum, sum, tag);
+        TaggedPair* const own = results + split * kPairs;
+        publish(own + thread, value.x, value.y, tag);
+        if (thread == 0) publish(own + kHead / 2, maximum, sum, tag);
         return;
       }
       constexpr int kSplitsAtOnce = 4;
@@ -302,16 +305,16 @@ struct TextAttention {
 #pragma unroll
         for (int i = 0; i < kSplitsAtOnce; ++i) {
           if (begin + i >= p.splits) break;
-          const Numbers* const from = results + (begin + i) * kNumbers;
-          values[i] = look(from + thread);
-          weights[i] = look(from + kHead / 2);
+          const TaggedPair* const from = results + (begin + i) * kPairs;
+          values[i] = poll(from + thread);
+          weights[i] = poll(from + kHead / 2);
         }
 #pragma unroll
         for (int i = 0; i < kSplitsAtOnce; ++i) {
           if (begin + i >= p.splits) break;
-          const Numbers* const from = results + (begin + i) * kNumbers;
-          const float2 other = receive(from + thread, values[i], tag);
-          const float2 weight = receive(from + kHead / 2, weights[i], tag);
+          const TaggedPair* const from = results + (begin + i) * kPairs;
+          const float2 other = await_pair(from + thread, values[i], tag);
+          const float2 weight = await_pair(from + kHead / 2, weights[i], tag);
           const float larger = fmaxf(maximum, weight.x);
           const float own_factor = exp2_fast(maximum - larger);
           const float factor = exp2_fast(weight.x - larger);
@@ -322,7 +325,7 @@ struct TextAttention {
         }
       }
     }
-    send_two(result_at(head), pack_two<T>(value.x / sum, value.y / sum));
+    publish_two(result_at(head), pack_two<T>(value.x / sum, value.y / sum));
   }
 };
 

@@ -4,14 +4,14 @@
 
 #include "megatron/kernels/cuda/mma.cuh"
 
-// The instructions of the kernel decode_text beside those of mma.cuh and barrier.cuh, one function
-// each (compute capability 9.0).
+// Instructions of the kernel decode_text that mma.cuh and barrier.cuh lack, one function each
+// (compute capability 9.0).
 namespace megatron::kernels::cuda {
 
-// --- Memory that blocks share while they run ---
+// --- Global memory shared by running blocks ---
 
-// 16 bytes, 4 or 2 that are read or written at once, by no thread's cache. REQUIRES: they are
-// aligned.
+// Relaxed loads and stores of 16, 4 or 2 bytes at GPU scope, which bypass L1. REQUIRES: natural
+// alignment.
 __device__ __forceinline__ uint4 load_relaxed(const uint32_t* from) {
   uint4 four;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -34,25 +34,25 @@ __device__ __forceinline__ void store_relaxed(uint32_t* to, uint4 four) {
       "r"(four.x), "r"(four.y), "r"(four.z), "r"(four.w)
       : "memory");
 }
-// What the thread has stored before is there for all who see what is stored after it.
+// Acquire-release fence at GPU scope: orders the thread's earlier accesses before its later ones.
 __device__ __forceinline__ void fence_of_device() {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
-// The multiprocessor's cycles; only differences mean something.
+// The multiprocessor's cycle counter; only differences are meaningful.
 __device__ __forceinline__ uint32_t cycles_now() {
   uint32_t cycles;
   asm volatile("mov.u32 %0, %clock;" : "=r"(cycles)::"memory");
   return cycles;
 }
-// Returns that many cycles after cycles_now() was `since`.
+// Spins until `cycles` cycles after cycles_now() was `since`.
 __device__ __forceinline__ void wait_cycles(uint32_t since, int cycles) {
   while (static_cast<int>(cycles_now() - since) < cycles) {
   }
 }
 
-// --- Memory that nobody writes ---
+// --- Read-only global memory ---
 
-// The compiler does not move these to the use of their result, behind what is waited for.
+// Volatile loads, which the compiler does not sink to the use of their result, past a wait.
 __device__ __forceinline__ uint16_t load_now(const uint16_t* from) {
   uint16_t x;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(x) : "l"(__cvta_generic_to_global(from)));
@@ -65,7 +65,7 @@ __device__ __forceinline__ uint4 load_now(const uint4* from) {
                : "l"(__cvta_generic_to_global(from)));
   return x;
 }
-// 16 bytes that the multiprocessor does not keep. REQUIRES: they are aligned.
+// Loads 16 bytes without allocating in L1. REQUIRES: 16-byte alignment.
 __device__ __forceinline__ uint4 load_once(const void* from) {
   uint4 four;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -73,7 +73,7 @@ __device__ __forceinline__ uint4 load_once(const void* from) {
                : "l"(__cvta_generic_to_global(from)));
   return four;
 }
-// Asks for the 128 bytes around it, so that they are in the cache later.
+// Prefetches the 128-byte line of an address into L2.
 __device__ __forceinline__ void prefetch_line(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(at)));
 }
@@ -99,7 +99,7 @@ __device__ __forceinline__ uint2 load_shared_two(uint32_t from) {
 __device__ __forceinline__ void store_shared(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
-// Starts copying `bytes`, a multiple of 16, which leave the cache first. They count at the barrier.
+// Bulk copy of `bytes`, a multiple of 16, with the L2 policy evict-first; the barrier counts them.
 __device__ __forceinline__ void copy_once(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
   uint64_t read_once;
@@ -114,7 +114,7 @@ __device__ __forceinline__ unsigned char* dynamic_memory() {
   extern __shared__ __align__(128) unsigned char dynamic_bytes[];
   return dynamic_bytes;
 }
-// A barrier of kThreads threads of the block, all of some warps.
+// Barrier of kThreads threads of the block: whole warps.
 template <int kThreads>
 __device__ __forceinline__ void barrier_of_threads() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
@@ -122,10 +122,10 @@ __device__ __forceinline__ void barrier_of_threads() {
 
 // --- Registers ---
 
-// The compiler takes x for another number after this.
-__device__ __forceinline__ void forget(int& x) { asm volatile("" : "+r"(x)); }
-__device__ __forceinline__ void forget(uint32_t& x) { asm volatile("" : "+r"(x)); }
-// x has its value here: what computes it does not come later.
-__device__ __forceinline__ void settle(float& x) { asm volatile("" : "+f"(x)); }
+// Optimization barrier: the compiler assumes that x changes here.
+__device__ __forceinline__ void make_opaque(int& x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void make_opaque(uint32_t& x) { asm volatile("" : "+r"(x)); }
+// Optimization barrier: the computation of x does not move past this point.
+__device__ __forceinline__ void pin_value(float& x) { asm volatile("" : "+f"(x)); }
 
 }  // namespace megatron::kernels::cuda

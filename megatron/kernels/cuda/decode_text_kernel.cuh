@@ -3,50 +3,50 @@
 #include <bit>
 
 #include "megatron/kernels/cuda/decode_text_attention.cuh"
+#include "megatron/kernels/cuda/decode_text_common.cuh"
 #include "megatron/kernels/cuda/decode_text_division.h"
-#include "megatron/kernels/cuda/decode_text_multiplier.cuh"
-#include "megatron/kernels/cuda/decode_text_sender.cuh"
-#include "megatron/kernels/cuda/decode_text_worker.cuh"
+#include "megatron/kernels/cuda/decode_text_epilogue.cuh"
+#include "megatron/kernels/cuda/decode_text_mma.cuh"
 
 // The kernel decode_text and its parameters.
 namespace megatron::kernels::cuda::text {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // other code has an empty kernel
 
-__device__ inline RowPart part_of(int64_t rows, unsigned place) {
-  const auto begin = static_cast<int>(rows * place / gridDim.x);
-  const auto end = static_cast<int>(rows * (place + 1) / gridDim.x);
+__device__ inline RowRange row_range(int64_t rows, unsigned block) {
+  const auto begin = static_cast<int>(rows * block / gridDim.x);
+  const auto end = static_cast<int>(rows * (block + 1) / gridDim.x);
   return {begin, end - begin};
 }
-// Blocks that have a row more of one matrix are others than those of the next. fc2's rows are those
-// of proj, whose sums they are added to.
+// Plans a block's part of a product. The quarter rotates the blocks that get an additional row from
+// matrix to matrix. fc2 has proj's rows, to whose residual sums its results are added.
 __device__ inline BlockProduct block_product(const Parameters& p, int product) {
   const DecodeTextShape& s = p.shape;
   const auto rows = [&](int64_t all, unsigned quarter) {
-    return part_of(all, (blockIdx.x + gridDim.x * quarter / 4) % gridDim.x);
+    return row_range(all, (blockIdx.x + gridDim.x * quarter / 4) % gridDim.x);
   };
   BlockProduct b{};
   b.halves = 1;
   b.depth = static_cast<int>(s.hidden);
-  b.input = p.places.x;
+  b.input = p.offsets.x;
   if (product == kQkv) {
     b.rows = rows((s.heads + 2 * s.groups) * s.d, 0);
-    b.output = p.places.qkv;
+    b.output = p.offsets.qkv;
   } else if (product == kProj) {
     b.rows = rows(s.hidden, 1);
     b.depth = static_cast<int>(s.heads * s.d);
-    b.input = p.places.attention;
-    b.output = p.places.middle;
+    b.input = p.offsets.attention;
+    b.output = p.offsets.middle;
   } else if (product == kFc1) {
     b.rows = rows(s.ffn, 2);
     b.halves = is_gated(s.activation) ? 2 : 1;
-    b.input = p.places.middle;
-    b.output = p.places.activated;
+    b.input = p.offsets.middle;
+    b.output = p.offsets.activated;
   } else if (product == kFc2) {
     b.rows = rows(s.hidden, 1);
     b.depth = static_cast<int>(s.ffn);
-    b.input = p.places.activated;
-    b.output = p.places.x;
+    b.input = p.offsets.activated;
+    b.output = p.offsets.x;
   } else {
     b.rows = rows(s.vocabulary, 0);
   }
@@ -61,7 +61,7 @@ __device__ __forceinline__ const void* weight_of(const DecodeTextLayer& layer, i
          : product == kFc1  ? layer.fc1_weight
                             : layer.fc2_weight;
 }
-// The warp that copies weights.
+// Producer warp: copies the block's rows of all weights into the ring, in the order of their use.
 __device__ inline void copy_weights(const Parameters& p, const SharedMemory& shared,
                                     WeightRing ring) {
   const auto ffn = static_cast<int>(p.shape.ffn);
@@ -89,10 +89,10 @@ template <class T, int kHead, class Size>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     decode_text_kernel(const __grid_constant__ Parameters p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  __shared__ uint64_t barriers[2 * kMostSlots], complete[2], taken[2];
-  __shared__ WarpMoments moments[2 * kMultipliers];
-  __shared__ int chosen[kSearched];
-  __shared__ typename TextAttention<T, kHead>::Memory attention_memory;
+  __shared__ uint64_t barriers[2 * kMostSlots], products_full[2], products_empty[2];
+  __shared__ WarpMoments moments[2 * kMmaWarps];
+  __shared__ int tuned[kSearched];
+  __shared__ typename DecodeAttention<T, kHead>::Memory attention_memory;
   __shared__ BlockProduct plan[kLogits + 1];
   const DecodeTextShape& s = p.shape;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
@@ -111,14 +111,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   const SharedMemory shared{
       .layers = layers,
       .plan = plan,
-      .input = reinterpret_cast<uint32_t*>(products + (2 * kMultipliers + 2) * p.part_rows),
+      .input = reinterpret_cast<uint32_t*>(products + (2 * kMmaWarps + 2) * p.part_rows),
       .products = products,
-      .residual = products + 2 * kMultipliers * p.part_rows,
-      .biases = products + (2 * kMultipliers + 1) * p.part_rows,
+      .residual = products + 2 * kMmaWarps * p.part_rows,
+      .biases = products + (2 * kMmaWarps + 1) * p.part_rows,
       .moments = moments,
-      .chosen = chosen,
-      .complete = complete,
-      .taken = taken};
+      .tuned = tuned,
+      .products_full = products_full,
+      .products_empty = products_empty};
 
   const auto words = static_cast<int>(s.layers * static_cast<int64_t>(sizeof(DecodeTextLayer)) / 8);
   for (int i = thread; i < words; i += kBlockThreads) {
@@ -130,14 +130,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       barrier::init(ring.empty + static_cast<uint32_t>(i) * 8, kGroupWarps);
     }
     for (int i = 0; i < 2; ++i) {
-      barrier::init(shared_address(complete + i), kMultipliers);
-      barrier::init(shared_address(taken + i), 1);
+      barrier::init(shared_address(products_full + i), kMmaWarps);
+      barrier::init(shared_address(products_empty + i), 1);
     }
     barrier::make_visible();
-    attention_memory.item = attention_item(p);
+    attention_memory.work = head_split_of_block(p);
   }
   if (thread < kSearched) {
-    chosen[thread] = search_of(p)->value(thread) + (p.waits_for_memory ? longer(thread) : 0);
+    tuned[thread] = search_of(p)->value(thread) + (p.waits_for_memory ? extra_wait(thread) : 0);
   }
   if (thread >= kWarp && thread <= kWarp + kLogits) {
     plan[thread - kWarp] = block_product(p, thread - kWarp);
@@ -145,19 +145,20 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   const uint32_t start = cycles_now();
   const uint32_t tag = load_relaxed(p.words).x + 1;
   __syncthreads();
-  if (warp < kMultipliers) {
-    Multiplier<T, Size> multiplier(p, shared, ring, warp, lane);
-    multiplier.template run<kHead>(tag, attention_memory);
-    // All blocks have read the first tag and the numbers: this one has had words of each.
+  if (warp < kMmaWarps) {
+    MmaWarp<T, Size> mma_warp(p, shared, ring, warp, lane);
+    mma_warp.template run<kHead>(tag, attention_memory);
+    // All blocks have read the first tag and the tuned values: this one has received elements of
+    // each.
     if (blockIdx.x == 0 && thread == 0) {
       p.words[0] = tag + static_cast<uint32_t>(s.layers);
       search_of(p)->learn(cycles_now() - start);
     }
-  } else if (warp == kMultipliers) {
-    ring.under_way = max(1, min(p.under_way + chosen[kMoreUnderWay], p.slots - 1));
+  } else if (warp == kMmaWarps) {
+    ring.in_flight = max(1, min(p.in_flight + tuned[kMoreInFlight], p.slots - 1));
     copy_weights(p, shared, ring);
   } else {
-    Sender<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run();
+    EpilogueWarp<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run();
   }
 #endif
 }
@@ -200,14 +201,14 @@ inline Parameters parameters_of(TensorView logits, ConstView x, const DecodeText
           .page_shift = std::countr_zero(static_cast<uint64_t>(s.page_tokens)),
           .length = static_cast<const int32_t*>(length.data),
           .words = static_cast<Word*>(workspace.data),
-          .places = places_of(s, splits),
+          .offsets = workspace_offsets(s, splits),
           .splits = splits,
           .columns = static_cast<int>(division.columns),
           .tile_rows = static_cast<int>(division.tile_rows),
           .row_bytes = row_bytes_of(static_cast<int>(division.columns)),
           .slot_bytes = static_cast<int>(division.slot_bytes),
           .slots = static_cast<int>(division.slots),
-          .under_way = static_cast<int>(division.under_way),
+          .in_flight = static_cast<int>(division.in_flight),
           .part_rows = static_cast<int>(division.part_rows),
           .waits_for_memory = division.waits_for_memory};
 }

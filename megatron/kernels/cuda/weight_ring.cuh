@@ -6,29 +6,29 @@
 #include "megatron/kernels/cuda/decode_text_division.h"
 #include "megatron/kernels/cuda/decode_text_instructions.cuh"
 
-// A ring of tiles of weights in shared memory, which one warp fills by bulk copies and the other
-// warps of the block read (compute capability 9.0).
+// Ring buffer of weight tiles in shared memory: a producer warp fills it by bulk copies, the MMA
+// warps of the block consume it (compute capability 9.0).
 namespace megatron::kernels::cuda {
 
-// Rows of a matrix that a block computes.
-struct RowPart {
+// Rows [begin, begin + count) of a matrix.
+struct RowRange {
   int begin, count;
 };
 
-// Where a warp is in the ring. A slot holds up to `tile_rows` rows of `columns` elements of 16
-// bits.
+// A warp's view of the ring: slot and barrier phase. A slot holds up to `tile_rows` rows of
+// `columns` 16-bit elements.
 struct WeightRing {
-  uint32_t full, empty, data;  // shared memory: barriers of the slots, and the slots
+  uint32_t full, empty, data;  // shared-memory addresses: full and empty barriers, slots
   int slots, columns, tile_rows, row_bytes, slot_bytes;
-  int under_way = 1;  // slots that are asked for at once, fewer than there are
+  int in_flight = 1;  // maximum slots in flight, below `slots`
   int slot = 0;
   uint32_t parity = 0;
-  // Of the warp that fills: the slots it has asked for, and the one that it waits for next.
-  int asked = 0, arriving = 0;
+  // Producer: number of issued slots, and the slot whose arrival it awaits next.
+  int issued = 0, arriving = 0;
   uint32_t arriving_parity = 0;
 
-  // The rows of the tile that begins at row `first` of a part.
-  __device__ __forceinline__ int rows_of_tile(const RowPart& part, int first) const {
+  // Number of rows of the tile that begins at row `first` of a part.
+  __device__ __forceinline__ int rows_of_tile(const RowRange& part, int first) const {
     return min(tile_rows, part.count - first);
   }
   __device__ __forceinline__ uint32_t full_barrier() const {
@@ -37,7 +37,7 @@ struct WeightRing {
   __device__ __forceinline__ uint32_t empty_barrier() const {
     return empty + static_cast<uint32_t>(slot) * 8;
   }
-  __device__ __forceinline__ uint32_t place() const {
+  __device__ __forceinline__ uint32_t slot_address() const {
     return data + static_cast<uint32_t>(slot * slot_bytes);
   }
   __device__ __forceinline__ void advance(int by) {
@@ -47,8 +47,9 @@ struct WeightRing {
     parity ^= 1;
   }
 
-  // Copies the rows of a part of weight [.., k], tile by tile, `columns` at a time. By a warp.
-  __device__ __forceinline__ void fill(const void* weight, const RowPart& part, int k) {
+  // Producer: copies the rows of a part of weight [.., k], tile by tile, `columns` at a time. The
+  // whole warp calls it.
+  __device__ __forceinline__ void fill(const void* weight, const RowRange& part, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const auto* const bytes = static_cast<const char*>(weight);
     const auto length = static_cast<uint32_t>(columns) * 2;
@@ -57,7 +58,7 @@ struct WeightRing {
       const char* const row = bytes + (int64_t{part.begin} + first + lane) * k * 2;
       for (int column = 0; column < k; column += columns) {
         barrier::wait(empty_barrier(), parity ^ 1);
-        if (++asked > under_way) {
+        if (++issued > in_flight) {
           barrier::wait(full + static_cast<uint32_t>(arriving) * 8, arriving_parity);
           if (++arriving == slots) arriving = 0, arriving_parity ^= 1;
         }
@@ -66,8 +67,8 @@ struct WeightRing {
         }
         __syncwarp();
         if (lane < rows) {
-          copy_once(place() + static_cast<uint32_t>(lane * row_bytes), row + int64_t{column} * 2,
-                    length, full_barrier());
+          copy_once(slot_address() + static_cast<uint32_t>(lane * row_bytes),
+                    row + int64_t{column} * 2, length, full_barrier());
         }
         advance(1);
       }

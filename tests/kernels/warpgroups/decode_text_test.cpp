@@ -240,7 +240,7 @@ class OnDevice {
           n_.table.data(), {kPages * kPageTokens, n_.c.rotary_dim}, DType::kFloat32};
     }
     const auto most_splits = static_cast<int>(kMostBlocks / n_.s.heads);
-    workspace_.resize(static_cast<size_t>(places_of(n_.s, most_splits).end / 4 + 1));
+    workspace_.resize(static_cast<size_t>(workspace_offsets(n_.s, most_splits).end / 4 + 1));
   }
   const Division& division() const { return division_; }
 

@@ -4,7 +4,7 @@
 
 namespace megatron::kernels::cuda {
 
-// What a word says is stored before its tag, behind it, and read after it.
+// Loads a tag before the value in front of it, which is stored first.
 inline uint4 load_relaxed(const uint32_t* from) {
   gpu::yield();  // a loop that waits lets others run
   const auto word = [&](int i) {
@@ -56,8 +56,8 @@ void barrier_of_threads() {
   gpu::block_barrier(1, kThreads);
 }
 
-inline void forget(int&) {}
-inline void forget(uint32_t&) {}
-inline void settle(float&) {}
+inline void make_opaque(int&) {}
+inline void make_opaque(uint32_t&) {}
+inline void pin_value(float&) {}
 
 }  // namespace megatron::kernels::cuda

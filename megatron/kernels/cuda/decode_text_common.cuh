@@ -7,15 +7,15 @@
 #include "megatron/kernels/cuda/weight_ring.cuh"
 #include "megatron/kernels/decode_text.h"
 
-// What the parts of the kernel decode_text share.
+// Shared declarations of the kernel decode_text: parameters, workspace and shared memory.
 namespace megatron::kernels::cuda::text {
 
-// The workspace is divided in words; vectors begin with lines of the cache.
+// Unit of the workspace. Vectors are aligned to cache lines.
 using Word = uint32_t;
 inline constexpr int kLineWords = 32;
 
-// Where vectors lie, in words.
-struct Places {
+// Workspace layout: offsets in words.
+struct WorkspaceOffsets {
   int search, x, qkv, attention, middle, activated, splits, end;
 };
 
@@ -29,33 +29,33 @@ struct Parameters {
   const void* x;
   void* logits;
   const int32_t* pages;
-  int page_shift;  // a page has two to the power of it tokens
+  int page_shift;  // log2 of the tokens of a page
   const int32_t* length;
   Word* words;
-  Places places;
-  int splits, columns, tile_rows, row_bytes, slot_bytes, slots, under_way, part_rows;
+  WorkspaceOffsets offsets;
+  int splits, columns, tile_rows, row_bytes, slot_bytes, slots, in_flight, part_rows;
   bool waits_for_memory;
 };
 
-// A product as a block computes it.
+// A block's part of a matrix-vector product.
 struct alignas(16) BlockProduct {
-  RowPart rows;       // of the matrix, the block's
-  int at_once;        // of them, between two sums
-  int halves;         // 2: the rows of the matrix that are ffn further on are multiplied, too
-  int depth;          // of the vector that is multiplied
-  int pieces;         // of it that a group of warps multiplies, each as long as a slot is wide
-  int input, output;  // where vectors lie, in words
+  RowRange rows;      // the block's rows of the matrix
+  int at_once;        // rows between two reductions
+  int halves;         // 2 if gated: also multiplies the rows that are ffn further on
+  int depth;          // length of the input vector
+  int pieces;         // slot-wide pieces of the input for each group of warps
+  int input, output;  // workspace offsets
 };
-// The last product. It is none of a layer's.
+// Index of the product with the output layer, after those of a layer.
 inline constexpr int kLogits = kProducts;
 
-inline Places places_of(const DecodeTextShape& s, int splits) {
+inline WorkspaceOffsets workspace_offsets(const DecodeTextShape& s, int splits) {
   const auto rounded = [](int64_t words) {
     return static_cast<int>((words + kLineWords - 1) / kLineWords * kLineWords);
   };
-  const auto vector = [&](int64_t elements) { return rounded(places_of_elements(elements) / 2); };
-  Places p{};
-  p.search = kLineWords;  // after the number of the first tag
+  const auto vector = [&](int64_t elements) { return rounded(padded_size(elements) / 2); };
+  WorkspaceOffsets p{};
+  p.search = kLineWords;  // the first word holds the last tag
   p.x = p.search + rounded(static_cast<int64_t>(sizeof(WaitSearch) / sizeof(Word)));
   p.qkv = p.x + vector(s.hidden);
   p.attention = p.qkv + vector((s.heads + 2 * s.groups) * s.d);
@@ -63,34 +63,33 @@ inline Places places_of(const DecodeTextShape& s, int splits) {
   p.activated = p.middle + vector(s.hidden);
   p.splits = p.activated + vector(s.ffn);
   p.end = p.splits + rounded(s.heads * splits * (s.d + 2) / 2 *
-                             static_cast<int64_t>(sizeof(Numbers) / sizeof(Word)));
+                             static_cast<int64_t>(sizeof(TaggedPair) / sizeof(Word)));
   return p;
 }
-__device__ __forceinline__ Place* vector_of(const Parameters& p, int place) {
-  return reinterpret_cast<Place*>(p.words + place);
+__device__ __forceinline__ FlaggedElement* vector_at(const Parameters& p, int offset) {
+  return reinterpret_cast<FlaggedElement*>(p.words + offset);
 }
 __device__ __forceinline__ WaitSearch* search_of(const Parameters& p) {
-  return reinterpret_cast<WaitSearch*>(p.words + p.places.search);
+  return reinterpret_cast<WaitSearch*>(p.words + p.offsets.search);
 }
 
-// Of the numbers that a warp norms: their mean, the sum of the squares of their distances from it,
-// and how many they are.
+// Moments of a warp's elements of a normed vector: mean, sum of squared deviations, count.
 struct alignas(16) WarpMoments {
-  float mean, squares, numbers;
+  float mean, squares, count;
 };
 
-// A block's shared memory beside the slots of the ring.
+// A block's shared memory, except for the ring's slots.
 struct SharedMemory {
   const DecodeTextLayer* layers;
   const BlockProduct* plan;  // [kLogits + 1]
-  uint32_t* input;           // pairs: the vector that is multiplied
-  float* products;  // [2, kMultipliers, part_rows], what each warp has of the products of all rows
-  float* residual;  // [part_rows] of the block's rows
-  float* biases;    // [part_rows] of the next product
-  WarpMoments* moments;  // [2, kMultipliers]
-  const int* chosen;     // [kSearched], by earlier calls
-  uint64_t* complete;    // barriers [2]: the products are there
-  uint64_t* taken;       // barriers [2]: they have been read
+  uint32_t* input;           // the input vector, in pairs of elements
+  float* products;           // [2, kMmaWarps, part_rows]: split-K partial products of each warp
+  float* residual;           // [part_rows]: residual stream of the block's rows
+  float* biases;             // [part_rows]: biases of the next product
+  WarpMoments* moments;      // [2, kMmaWarps]
+  const int* tuned;          // [kSearched]: values of the WaitSearch
+  uint64_t* products_full;   // barriers [2]: products are complete
+  uint64_t* products_empty;  // barriers [2]: products have been read
 };
 
 template <class T>
@@ -112,8 +111,8 @@ __device__ __forceinline__ uint4 packed(const float (&x)[8]) {
   return {pack_two<T>(x[0], x[1]), pack_two<T>(x[2], x[3]), pack_two<T>(x[4], x[5]),
           pack_two<T>(x[6], x[7])};
 }
-__device__ __forceinline__ void multipliers_barrier() { barrier_of_threads<kMultiplierThreads>(); }
-// An element of a vector; 0 if there is none.
+__device__ __forceinline__ void mma_barrier() { barrier_of_threads<kMmaThreads>(); }
+// Loads an element of a vector without reordering; 0 if the vector is null.
 template <class T>
 __device__ __forceinline__ float element_now(const void* vector, int64_t at) {
   if (vector == nullptr) return 0;

@@ -1,9 +1,10 @@
 #pragma once
 
 #include "megatron/kernels/cuda/activation.cuh"
-#include "megatron/kernels/cuda/decode_text_worker.cuh"
+#include "megatron/kernels/cuda/decode_text_common.cuh"
 
-// The warp of the kernel decode_text that sends what the block has multiplied.
+// Epilogue warp of the kernel decode_text: reduces the split-K partial products of the block,
+// applies bias, activation and residual, and publishes the results to all blocks.
 namespace megatron::kernels::cuda::text {
 
 __device__ inline float activated(Activation activation, float x1, float x2) {
@@ -35,7 +36,7 @@ __device__ inline float activated(Activation activation, float x1, float x2) {
 }
 
 template <class T>
-struct Sender {
+struct EpilogueWarp {
   static constexpr int kLineElements = 64;
 
   const Parameters& p;
@@ -46,17 +47,17 @@ struct Sender {
   uint32_t parity = 0;
 
   __device__ __forceinline__ float product(int row) const {
-    const float* const products = shared.products + turn * kMultipliers * p.part_rows + row;
+    const float* const products = shared.products + turn * kMmaWarps * p.part_rows + row;
     float sums[2] = {};
 #pragma unroll
-    for (int w = 0; w < kMultipliers; ++w) sums[w % 2] += products[w * p.part_rows];
+    for (int w = 0; w < kMmaWarps; ++w) sums[w % 2] += products[w * p.part_rows];
     return sums[0] + sums[1];
   }
-  // f(row, product) for the lane's rows, lane + 32 i, of the part, when the products are there; two
-  // rows at once.
+  // Waits for the products and calls f(row, product) for the lane's rows, lane + 32 i, of the part;
+  // two rows at a time. Then releases the buffer.
   template <class F>
-  __device__ __forceinline__ void take(const RowPart& part, const F& f) {
-    barrier::wait(shared_address(shared.complete + turn), parity);
+  __device__ __forceinline__ void for_each_product(const RowRange& part, const F& f) {
+    barrier::wait(shared_address(shared.products_full + turn), parity);
 #pragma unroll 1
     for (int row = lane; row < part.count; row += 2 * kWarp) {
       const bool has_second = row + kWarp < part.count;
@@ -65,12 +66,12 @@ struct Sender {
       if (has_second) f(row + kWarp, second);
     }
     __syncwarp();
-    if (lane == 0) barrier::arrive(shared_address(shared.taken + turn));
+    if (lane == 0) barrier::arrive(shared_address(shared.products_empty + turn));
     parity ^= static_cast<uint32_t>(turn);
     turn ^= 1;
   }
-  // A lane reads and writes its own rows of shared.biases and shared.residual.
-  __device__ __forceinline__ void take_biases(const void* bias, const RowPart& part, int from) {
+  // Each lane accesses only its own rows of shared.biases and shared.residual.
+  __device__ __forceinline__ void load_biases(const void* bias, const RowRange& part, int from) {
     for (int row = lane; row < part.count; row += kWarp) {
       shared.biases[from + row] = element_now<T>(bias, int64_t{part.begin} + row);
     }
@@ -81,7 +82,7 @@ struct Sender {
            : product == kFc1  ? layer.fc1_bias
                               : layer.fc2_bias;
   }
-  // Asks for a line of a norm's parameters, another in each block, so that all are in the cache.
+  // Prefetches one line of a norm's parameters into L2; the blocks together prefetch all of them.
   __device__ __forceinline__ void prefetch_norm(const void* parameters) const {
     const int64_t element = int64_t{blockIdx.x} * kLineElements;
     if (parameters != nullptr && lane == 0 && element < s.hidden) {
@@ -89,20 +90,20 @@ struct Sender {
     }
   }
 
-  // Clears what the block has sent of the product before the one before. All have read it: the
-  // block has now received something from each of the others that they send after.
-  __device__ __forceinline__ void clear_before(int product) const {
+  // Clears the block's published output of two products ago. All blocks have read it: this block
+  // has since received elements that each of them published later.
+  __device__ __forceinline__ void clear_earlier_output(int product) const {
     const BlockProduct& old = shared.plan[(product + kProducts - 2) % kProducts];
-    Place* const places = vector_of(p, old.output);
+    FlaggedElement* const elements = vector_at(p, old.output);
     for (int row = lane; row < old.rows.count; row += kWarp) {
-      clear(places + place_of(old.rows.begin + row));
+      clear(elements + padded_index(old.rows.begin + row));
     }
-    await_cleared();
+    fence_clears();
   }
 
   __device__ __forceinline__ void run() {
     const auto ffn = static_cast<int>(s.ffn);
-    const RowPart residual_rows = shared.plan[kProj].rows;
+    const RowRange residual_rows = shared.plan[kProj].rows;
     for (int row = lane; row < residual_rows.count; row += kWarp) {
       shared.residual[row] = element_now<T>(p.x, int64_t{residual_rows.begin} + row);
     }
@@ -111,20 +112,20 @@ struct Sender {
     for (int i = 0; i < all; ++i) {
       const int index = i % kProducts;
       const BlockProduct own = shared.plan[index];
-      const RowPart& part = own.rows;
+      const RowRange& part = own.rows;
       const void* const bias = bias_of(shared.layers[i / kProducts], index);
       const bool is_gated = own.halves == 2;
-      if (index == kQkv && i + kProducts < all) {  // of the next layer
+      if (index == kQkv && i + kProducts < all) {  // prefetch for the next layer
         const DecodeTextLayer& next = shared.layers[i / kProducts + 1];
         prefetch_norm(next.input_norm_weight);
         prefetch_norm(next.input_norm_bias);
         prefetch_norm(next.mlp_norm_weight);
         prefetch_norm(next.mlp_norm_bias);
       }
-      take_biases(bias, part, 0);
-      if (is_gated) take_biases(bias, {part.begin + ffn, part.count}, part.count);
-      Place* const to = vector_of(p, own.output);
-      take(part, [&](int row, float y) {
+      load_biases(bias, part, 0);
+      if (is_gated) load_biases(bias, {part.begin + ffn, part.count}, part.count);
+      FlaggedElement* const to = vector_at(p, own.output);
+      for_each_product(part, [&](int row, float y) {
         if (index == kFc1) {
           const int second = part.count + row;
           const float x1 = rounded<T>(y) + shared.biases[row];
@@ -137,14 +138,14 @@ struct Sender {
             shared.residual[row] = y;
           }
         }
-        send(to + place_of(part.begin + row), from_float<T>(y).bits);
+        publish(to + padded_index(part.begin + row), from_float<T>(y).bits);
       });
-      clear_before(index);
+      clear_earlier_output(index);
     }
-    const RowPart logits = shared.plan[kLogits].rows;
+    const RowRange logits = shared.plan[kLogits].rows;
     for (int first = 0; first < logits.count; first += kHeadRows) {
-      const RowPart part{logits.begin + first, min(kHeadRows, logits.count - first)};
-      take(part, [&](int row, float y) {
+      const RowRange part{logits.begin + first, min(kHeadRows, logits.count - first)};
+      for_each_product(part, [&](int row, float y) {
         static_cast<T*>(p.logits)[part.begin + row] = from_float<T>(y);
       });
     }
