@@ -48,6 +48,7 @@ struct ConversionOptions {
   std::string max_shard_size = "10GB";
   std::string megatron_path;
   std::string tokenizer_name;
+  int64_t default_end_token = 0;
   std::string tokenizer_model;
   std::string position_embedding_type;
   std::string loader_transformer_impl;
@@ -125,6 +126,9 @@ void add_flags(FlagTable& flags, ConversionOptions& o) {
   flags.add("--max_shard_size", o.max_shard_size, "hf: largest file, such as 10GB or 500MiB.");
   flags.add_switch("--no-safe-serialization", o.no_safe_serialization,
                    "hf: write pytorch_model.bin as torch.save does, not safetensors.");
+  flags.add_optional("--default-eos-token-id", o.default_end_token,
+                     "hf: the token that ends a text, if neither the source nor a tokenizer names "
+                     "one.");
   flags.group("accepted for compatibility");
   flags.add_optional("--megatron-path", o.megatron_path, "Not needed.");
   flags.add_optional("--tokenizer_name", o.tokenizer_name,
@@ -479,7 +483,8 @@ int convert_checkpoint(std::span<const std::string> words) {
         {.vocab_size = vocab_size,
          .max_shard_bytes = bytes_of_size(o.max_shard_size),
          .format = o.no_safe_serialization ? WeightsFormat::kTorch : WeightsFormat::kSafetensors,
-         .tokenizer = tokenizer_directory(o, source)});
+         .tokenizer = tokenizer_directory(o, source),
+         .default_end_token = o.default_end_token});
   } else {
     save_contents(o.save, contents, target.format, target.layout, run.transformer);
   }

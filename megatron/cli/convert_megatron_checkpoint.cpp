@@ -77,6 +77,8 @@ int convert_megatron_checkpoint(std::span<const std::string> words) {
                                          "--saver",
                                          "hf",
                                          "--no-safe-serialization"};
+  // Compat: transformers' script gives each GPT-2 the end of a text of the published one.
+  conversion.insert(conversion.end(), {"--default-eos-token-id", "50256"});
   if (print_structure) conversion.emplace_back("--print-checkpoint-structure");
   if (!config_file.empty()) {
     const std::vector<std::string> sizes = size_flags(config_file);

@@ -1,3 +1,4 @@
+#include <csignal>
 #include <fstream>
 #include <set>
 
@@ -270,6 +271,38 @@ TEST_F(ConvertTest, HuggingFaceModelsComeWithTheirTokenizer) {
       HasSubstr("--tokenizer_name no/x: there is no such folder, and no model"));
 }
 
+// A checkpoint has a copy of its tokenizer, which outlives the files that the run read.
+TEST_F(ConvertTest, ACheckpointGivesItsTokenizerAndTemplates) {
+  fs::create_directories(path("words"));
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    fs::copy(golden("megatron/data") / name, path("words") / name);
+  }
+  std::ofstream(path("words/chat_template.jinja")) << "<|im_start|>";
+  train(golden_flags()
+            .without("--vocab-file")
+            .without("--merge-file")
+            .with("--tokenizer-type", "HuggingFaceTokenizer")
+            .with("--tokenizer-model", path("words").string())
+            .with("--eval-iters", "0")
+            .with("--train-iters", "1")
+            .with("--save", path("save").string())
+            .with("--save-interval", "1"));
+  fs::remove_all(path("words"));
+  const Outcome outcome = convert(path("save"), path("hf"), {"--saver", "hf"});
+  expect_converted(outcome);
+  EXPECT_THAT(outcome.err, Not(HasSubstr("eos_token_id")));
+  EXPECT_EQ(nlohmann::json::parse(read_text(path("hf/config.json"))).at("eos_token_id"), 501);
+  EXPECT_EQ(read_text(path("hf/vocab.json")), read_text(golden("megatron/data/vocab.json")));
+  EXPECT_EQ(read_text(path("hf/chat_template.jinja")), "<|im_start|>");
+
+  for (const char* model : {"save", "hf"}) {
+    Running server("serve", {"--load", path(model).string(), "--port", "0", "--device", "cpu"});
+    EXPECT_TRUE(server.wait_for("(chat template chatml)"));
+    server.send(SIGTERM);
+    EXPECT_EQ(server.finish().exit_code, 0);
+  }
+}
+
 // A model without them does not stop in transformers: whoever converts it is told.
 TEST_F(ConvertTest, AnUnknownEndOfTextIsSaid) {
   const Outcome without = convert(source(), path("without"), {"--saver", "hf"});
@@ -278,6 +311,14 @@ TEST_F(ConvertTest, AnUnknownEndOfTextIsSaid) {
                                      "generate() will not stop by itself: the source names no "
                                      "token that ends a text and no tokenizer; give "
                                      "--tokenizer_name"));
+  const Outcome by_default =
+      convert(source(), path("default"), {"--saver", "hf", "--default-eos-token-id", "7"});
+  expect_converted(by_default);
+  EXPECT_THAT(by_default.err, HasSubstr("config.json gets the eos_token_id 7 by default: the "
+                                        "source names no token that ends a text"));
+  const auto config = nlohmann::json::parse(read_text(path("default/config.json")));
+  EXPECT_EQ(config.at("eos_token_id"), 7);
+  EXPECT_EQ(config.at("bos_token_id"), 7);
   const Outcome named =
       convert(source(), path("named"),
               {"--saver", "hf", "--tokenizer_name", golden("megatron/data").string()});

@@ -79,31 +79,36 @@ std::unique_ptr<Tokenizer> tokenizer_in(const fs::path& directory) {
 }
 
 // The ids that the source stored, or else those of the tokenizer whose files are in the folder.
-void set_special_tokens(HfModel& model, const fs::path& directory, const ArgMap& args) {
+void set_special_tokens(HfModel& model, const fs::path& directory, const ArgMap& args,
+                        int64_t default_end) {
   model.bos_token_id = integer_in(args, "bos_token_id");
   model.eos_token_ids = end_tokens_of(args);
   model.pad_token_id = integer_in(args, "pad_token_id");
   model.decoder_start_token_id = integer_in(args, "decoder_start_token_id");
-  const bool continues_texts = model.transformer.kind != ModelKind::kBert;
+  const bool is_gpt = model.transformer.kind == ModelKind::kGpt;
+  const bool continues_texts = is_gpt || model.transformer.kind == ModelKind::kT5;
   if (!continues_texts || !model.eos_token_ids.empty()) return;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_in(directory);
-  const auto id_of = [&](SpecialToken token) {
+  const auto id_of = [&](SpecialToken token) -> std::optional<int64_t> {
     return tokenizer != nullptr ? tokenizer->special_id(token) : std::nullopt;
   };
-  const bool is_gpt = model.transformer.kind == ModelKind::kGpt;
-  const std::optional<int32_t> end = id_of(is_gpt ? SpecialToken::kEod : SpecialToken::kEos);
+  std::optional<int64_t> end = id_of(is_gpt ? SpecialToken::kEod : SpecialToken::kEos);
   if (!end) {
-    warn(fmt::format(
-        "config.json gets no eos_token_id, and transformers' generate() will not stop "
-        "by itself: the source names no token that ends a text{}; give --tokenizer_name "
-        "with the folder of the model's tokenizer",
-        tokenizer == nullptr ? " and no tokenizer" : ""));
-    return;
+    const bool has_default = default_end > 0 && default_end < model.vocab_size;
+    if (has_default) end = default_end;
+    const std::string result =
+        has_default ? fmt::format("config.json gets the eos_token_id {} by default", default_end)
+                    : "config.json gets no eos_token_id, and transformers' generate() will not "
+                      "stop by itself";
+    warn(
+        fmt::format("{}: the source names no token that ends a text{}; give --tokenizer_name with "
+                    "the folder of the model's tokenizer",
+                    result, tokenizer == nullptr ? " and no tokenizer" : ""));
   }
+  if (!end) return;
   model.eos_token_ids = {*end};
-  if (model.bos_token_id) return;
   // A GPT-2 has one token for both ends.
-  model.bos_token_id = id_of(SpecialToken::kBos).value_or(*end);
+  if (is_gpt && !model.bos_token_id) model.bos_token_id = id_of(SpecialToken::kBos).value_or(*end);
 }
 
 void write_model(const fs::path& directory, const CheckpointContents& contents,
@@ -120,7 +125,7 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   }
   model.vocab_size = options.vocab_size > 0 ? options.vocab_size : words.shape[0];
   copy_tokenizer(directory, contents.args, options.tokenizer);
-  set_special_tokens(model, directory, contents.args);
+  set_special_tokens(model, directory, contents.args, options.default_end_token);
   model.class_names = options.class_names;
   model.problem_type = options.problem_type;
   if (!model.class_names.empty()) {  // it has no LM head
