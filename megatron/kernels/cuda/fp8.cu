@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kWho = "fp8_quantize";
 
-// Fp8Value.
+// Device view of an Fp8Value.
 struct ValueTile {
   uint8_t* columns;
   const float* scale;
@@ -26,7 +26,7 @@ struct Tile {
   ValueTile value;
 };
 
-// kHasValue: source is a Derivative, and t.value is made.
+// kHasValue: source is a Derivative, and the kernel also writes t.value.
 template <class Source, bool kHasValue>
 __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
     quantize_kernel(Tile t, Source source) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
   if (t.inverse != nullptr && blockIdx.x + blockIdx.y + threadIdx.x == 0)
     *t.inverse = 1.0f / *t.scale;
 
-  float most = 0;
+  float amax = 0;
   float sums[kVector] = {};
   if (is_inside) {
     typename Source::Raw raw[kRowsOfThread];
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
       const Floats v = source.value(raw[i], col);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        most = larger_or_nan(fabsf(v.values[j]), most);
+        amax = larger_or_nan(fabsf(v.values[j]), amax);
         sums[j] += v.values[j];
       }
       stored[i] = quantized(v, scale, t.format);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
         *reinterpret_cast<uint2*>(t.rows + (row + i) * t.cols + col) = stored[i];
       }
     }
-    if (t.columns != nullptr) collect(words, stored, pack, group);
+    if (t.columns != nullptr) transpose_into(words, stored, pack, group);
     if constexpr (kHasValue) {
       if (col < t.value.cols) {
         const typename Source::Value activated{source.x, t.value.cols};
@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
           const auto again = activated.fetch(row + i, col);
           stored[i] = quantized(activated.value(again, col), value_scale, __NV_E4M3);
         }
-        collect(value_words, stored, pack, group);
+        transpose_into(value_words, stored, pack, group);
       }
     }
   }
   if (t.amax != nullptr) {
-    most = warp_max(most);
-    if (lane == 0) warp_amax[warp] = most;
+    amax = warp_max(amax);
+    if (lane == 0) warp_amax[warp] = amax;
   }
   if (t.sums != nullptr) {
 #pragma unroll
@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
   }
   __syncthreads();
   if (t.amax != nullptr && warp == 0) {
-    most = warp_max(lane < kTileWarps ? warp_amax[lane] : 0.0f);
-    if (lane == 0) raise(t.amax, most);
+    amax = warp_max(lane < kTileWarps ? warp_amax[lane] : 0.0f);
+    if (lane == 0) atomic_max(t.amax, amax);
   }
   if (t.sums != nullptr && threadIdx.x < kTile && tile_col + threadIdx.x < t.cols) {
     float sum = 0;

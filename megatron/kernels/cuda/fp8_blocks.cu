@@ -2,18 +2,19 @@
 
 #include "megatron/kernels/cuda/fp8_tile.cuh"
 
-// A block's tile (fp8_tile.cuh) has exactly one block of scales in each direction: half a warp
-// knows the amax of a line of a row, the whole block those of lines of columns and of a square.
+// A tile (fp8_tile.cuh) covers exactly one scaling block in each direction: half a warp reduces the
+// amax of a 1 x 128 line of a row, the thread block those of column lines and of a 128 x 128
+// square.
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr const char* kWho = "fp8_quantize_blocks";
 static_assert(kTile == kFp8Block);
 
-// A thread's part of the tile.
+// A thread's rows of the tile.
 using Part = Floats[kRowsOfThread];
 
-// Fp8Blocked.
+// Device view of an Fp8Blocked.
 struct Matrix {
   uint8_t* numbers = nullptr;  // null: not made
   float* inverses = nullptr;
@@ -27,15 +28,15 @@ struct BlockTile {
   int64_t num_rows, cols, value_cols;
 };
 
-// Where the warps of a block meet.
-struct Shared {
+// Shared memory for the transpose and the reductions across warps.
+struct BlockShared {
   TileWords words;
-  float of_warps[kTileWarps][kTile];
+  float warp_amax[kTileWarps][kTile];
   float sums[kTileWarps][kTile];
   float scales[kTile];
 };
 
-struct Place {
+struct TilePosition {
   int pack = threadIdx.x % kPacks;
   int group = threadIdx.x / kPacks;
   int warp = threadIdx.x / kWarp;
@@ -46,62 +47,63 @@ struct Place {
   int64_t col = tile_col + pack * kVector;
 };
 
-__device__ float half_warp_most(float most) {
+__device__ float half_warp_amax(float amax) {
 #pragma unroll
   for (int distance = kPacks / 2; distance > 0; distance /= 2) {
-    most = larger_or_nan(most, __shfl_xor_sync(kFullMask, most, distance));
+    amax = larger_or_nan(amax, __shfl_xor_sync(kFullMask, amax, distance));
   }
-  return most;
+  return amax;
 }
 
-__device__ float most_of(const Floats& v) {
-  float most = 0;
+__device__ float amax_of(const Floats& v) {
+  float amax = 0;
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) most = larger_or_nan(most, fabsf(v.values[j]));
-  return most;
+  for (int j = 0; j < kVector; ++j) amax = larger_or_nan(amax, fabsf(v.values[j]));
+  return amax;
 }
 
-// The amax of the tile, known to all threads.
-__device__ float tile_most(const Part& v, Shared& shared, const Place& at) {
-  float most = 0;
+// The amax of the tile; every thread gets it.
+__device__ float tile_amax(const Part& v, BlockShared& shared, const TilePosition& at) {
+  float amax = 0;
 #pragma unroll
-  for (int i = 0; i < kRowsOfThread; ++i) most = larger_or_nan(most, most_of(v[i]));
-  most = half_warp_most(most);
-  most = larger_or_nan(most, __shfl_xor_sync(kFullMask, most, kPacks));
-  if (at.lane == 0) shared.scales[at.warp] = most;
+  for (int i = 0; i < kRowsOfThread; ++i) amax = larger_or_nan(amax, amax_of(v[i]));
+  amax = half_warp_amax(amax);
+  amax = larger_or_nan(amax, __shfl_xor_sync(kFullMask, amax, kPacks));
+  if (at.lane == 0) shared.scales[at.warp] = amax;
   __syncthreads();
-  most = half_warp_most(shared.scales[at.lane % kTileWarps]);
+  amax = half_warp_amax(shared.scales[at.lane % kTileWarps]);
   __syncthreads();  // scales are free again
-  return most;
+  return amax;
 }
 
-// Eight elements, each with its scale.
+// Quantizes eight elements, each with its own scale.
 __device__ uint2 quantized_each(Floats v, const Floats& scales, __nv_fp8_interpretation_t format) {
 #pragma unroll
   for (int j = 0; j < kVector; ++j) v.values[j] *= scales.values[j];
   return quantized(v, 1.0f, format);
 }
 
-// The tile's columns; kLines: with the scales of their lines, otherwise all with `scale`.
+// Writes the transposed tile; kLines: one scale for each column line, otherwise `scale` for all.
 template <bool kLines>
 __device__ void make_columns(const Matrix& to, const Part& v, float scale, int64_t cols,
-                             float* sums, const BlockTile& t, Shared& shared, const Place& at) {
+                             float* sums, const BlockTile& t, BlockShared& shared,
+                             const TilePosition& at) {
   const bool is_inside = at.row < t.num_rows && at.col < cols;
   if constexpr (kLines) {
-    Floats most;
+    Floats amax;
     Floats sum;
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
-      most.values[j] = sum.values[j] = 0;
+      amax.values[j] = sum.values[j] = 0;
 #pragma unroll
       for (int i = 0; i < kRowsOfThread; ++i) {
-        most.values[j] = larger_or_nan(most.values[j], fabsf(v[i].values[j]));
+        amax.values[j] = larger_or_nan(amax.values[j], fabsf(v[i].values[j]));
         sum.values[j] += v[i].values[j];
       }
-      // The warp's other group.
-      most.values[j] =
-          larger_or_nan(most.values[j], __shfl_xor_sync(kFullMask, most.values[j], kPacks));
-      if (at.lane < kPacks) shared.of_warps[at.warp][at.pack * kVector + j] = most.values[j];
+      // Combines the warp's two groups of rows.
+      amax.values[j] =
+          larger_or_nan(amax.values[j], __shfl_xor_sync(kFullMask, amax.values[j], kPacks));
+      if (at.lane < kPacks) shared.warp_amax[at.warp][at.pack * kVector + j] = amax.values[j];
       if (sums != nullptr) {
         sum.values[j] += __shfl_down_sync(kFullMask, sum.values[j], kPacks);
         if (at.lane < kPacks) shared.sums[at.warp][at.pack * kVector + j] = sum.values[j];
@@ -113,13 +115,13 @@ __device__ void make_columns(const Matrix& to, const Part& v, float scale, int64
       float line = 0;
       float total = 0;
       for (int i = 0; i < kTileWarps; ++i) {
-        line = larger_or_nan(line, shared.of_warps[i][threadIdx.x]);
+        line = larger_or_nan(line, shared.warp_amax[i][threadIdx.x]);
         if (sums != nullptr) total += shared.sums[i][threadIdx.x];
       }
-      const float of_line = fp8_block_scale(line, to.largest);
-      shared.scales[threadIdx.x] = of_line;
+      const float line_scale = fp8_block_scale(line, to.largest);
+      shared.scales[threadIdx.x] = line_scale;
       if (column < cols) {
-        if (to.numbers != nullptr) to.inverses[blockIdx.y * cols + column] = 1.0f / of_line;
+        if (to.numbers != nullptr) to.inverses[blockIdx.y * cols + column] = 1.0f / line_scale;
         if (sums != nullptr) sums[blockIdx.y * cols + column] = total;
       }
     }
@@ -135,17 +137,17 @@ __device__ void make_columns(const Matrix& to, const Part& v, float scale, int64
     uint2 stored[kRowsOfThread];
 #pragma unroll
     for (int i = 0; i < kRowsOfThread; ++i) stored[i] = quantized_each(v[i], scales, to.format);
-    collect(shared.words, stored, at.pack, at.group);
+    transpose_into(shared.words, stored, at.pack, at.group);
   }
   __syncthreads();
   store_columns(to.numbers, shared.words, at.tile_row, at.tile_col, t.num_rows, cols);
 }
 
 template <bool kLines>
-__device__ void make_rows(const Part& v, float scale, const BlockTile& t, const Place& at) {
+__device__ void make_rows(const Part& v, float scale, const BlockTile& t, const TilePosition& at) {
 #pragma unroll
   for (int i = 0; i < kRowsOfThread; ++i) {
-    if constexpr (kLines) scale = fp8_block_scale(half_warp_most(most_of(v[i])), t.rows.largest);
+    if constexpr (kLines) scale = fp8_block_scale(half_warp_amax(amax_of(v[i])), t.rows.largest);
     const int64_t row = at.row + i;
     if (row >= t.num_rows || at.col >= t.cols) continue;
     *reinterpret_cast<uint2*>(t.rows.numbers + row * t.cols + at.col) =
@@ -154,11 +156,12 @@ __device__ void make_rows(const Part& v, float scale, const BlockTile& t, const 
   }
 }
 
-// kLines: otherwise squares. kHasValue: source is a Derivative, and t.value is made.
+// kLines: scales of lines, otherwise of squares. kHasValue: source is a Derivative, and the kernel
+// also writes t.value.
 template <class Source, bool kLines, bool kHasValue>
 __global__ void __launch_bounds__(kTileThreads) quantize_kernel(BlockTile t, Source source) {
-  __shared__ Shared shared;
-  const Place at;
+  __shared__ BlockShared shared;
+  const TilePosition at;
   Part v = {};
   if (at.row < t.num_rows && at.col < t.cols) {
     typename Source::Raw raw[kRowsOfThread];
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_kernel(BlockTile t, Sou
   float scale = 1;
   if constexpr (!kLines) {
     const Matrix& one = t.rows.numbers != nullptr ? t.rows : t.columns;
-    scale = fp8_block_scale(tile_most(v, shared, at), one.largest);
+    scale = fp8_block_scale(tile_amax(v, shared, at), one.largest);
     if (threadIdx.x == 0) {
       const float inverse = 1.0f / scale;
       if (t.rows.numbers != nullptr) {
@@ -234,10 +237,10 @@ void fp8_quantize_blocks(const Fp8BlockTarget& target, const Fp8Source& source, 
   expect_aligned(tile.num_rows, tile.cols, source.x.data, kWho);
   if (source.is_derivative()) expect_aligned(tile.num_rows, tile.cols, source.dy.data, kWho);
   dispatch_source(source, kWho, [&](const auto& v) {
-    using Of = std::decay_t<decltype(v)>;
-    if constexpr (Of::kIsDerivative) {
+    using SourceType = std::decay_t<decltype(v)>;
+    if constexpr (SourceType::kIsDerivative) {
       if (tile.value.numbers != nullptr) return launch<true, true>(tile, v, stream);
-    } else if constexpr (Of::kIsPlain) {
+    } else if constexpr (SourceType::kIsPlain) {
       if (target.blocks == Fp8Blocks::kSquare) return launch<false, false>(tile, v, stream);
     }
     launch<true, false>(tile, v, stream);

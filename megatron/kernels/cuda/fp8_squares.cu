@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kElements = kThreads * kVector;  // of a block
 
-// The place in the scales of a pack of eight neighbours, which lie in one square.
-__device__ int64_t place_of(int64_t i, int64_t rows, int64_t cols) {
+// Index of the scale of the pack that begins at element i; a pack lies in one square.
+__device__ int64_t scale_index(int64_t i, int64_t rows, int64_t cols) {
   return fp8_scale_place(Fp8Blocks::kSquare, i / cols, i % cols, rows, cols);
 }
 
@@ -18,18 +18,18 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = int64_t{blockIdx.x} * kElements + threadIdx.x * kVector;
   const bool is_inside = i < n;
   float most = 0;
-  int64_t place = -1;
+  int64_t index = -1;
   if (is_inside) {
     const Floats v = unpacked(load_pack(x + i));
 #pragma unroll
     for (int j = 0; j < kVector; ++j) most = larger_or_nan(fabsf(v.values[j]), most);
-    place = place_of(begin + i, rows, cols);
+    index = scale_index(begin + i, rows, cols);
   }
-  // Mostly a warp has elements of one square or two.
-  const int64_t first = __shfl_sync(kFullMask, place, 0);
-  const float of_first = warp_max(place == first ? most : 0.0f);
-  if (threadIdx.x % kWarp == 0 && is_inside) raise(amax + first, of_first);
-  if (is_inside && place != first) raise(amax + place, most);
+  // A warp usually covers one square or two.
+  const int64_t first = __shfl_sync(kFullMask, index, 0);
+  const float first_amax = warp_max(index == first ? most : 0.0f);
+  if (threadIdx.x % kWarp == 0 && is_inside) atomic_max(amax + first, first_amax);
+  if (is_inside && index != first) atomic_max(amax + index, most);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = square / across * kFp8Block;
   if (row >= rows) return;
   const int64_t col = square % across * kFp8Block;
-  const int64_t place = fp8_scale_place(Fp8Blocks::kSquare, row, col, rows, cols);
-  const float inverse = 1.0f / fp8_block_scale(amax[place], 448.0f);
-  by_rows[place] = inverse;
+  const int64_t index = fp8_scale_place(Fp8Blocks::kSquare, row, col, rows, cols);
+  const float inverse = 1.0f / fp8_block_scale(amax[index], 448.0f);
+  by_rows[index] = inverse;
   by_columns[fp8_scale_place(Fp8Blocks::kSquare, col, row, cols, rows)] = inverse;
 }
 
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
                     int64_t rows, int64_t cols) {
   const int64_t i = int64_t{blockIdx.x} * kElements + threadIdx.x * kVector;
   if (i >= n) return;
-  const float scale = 1.0f / inverses[place_of(begin + i, rows, cols)];  // a power of two
+  const float scale = 1.0f / inverses[scale_index(begin + i, rows, cols)];  // a power of two
   *reinterpret_cast<uint2*>(y + i) = quantized(unpacked(load_pack(x + i)), scale, __NV_E4M3);
 }
 

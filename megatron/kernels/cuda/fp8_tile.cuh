@@ -6,9 +6,9 @@
 #include "megatron/kernels/cuda/pack.cuh"
 #include "megatron/kernels/fp8.h"
 
-// What the kernels that quantise to FP8 share. A block takes a square tile of v, and a thread four
-// packs of eight elements, one below the other. So a thread has four neighbours of each column as
-// one word of the transpose, which the block collects in shared memory and stores as whole lines.
+// Shared parts of the FP8 quantization kernels. A block takes a square tile of v, and a thread four
+// packs of eight elements, one below the other. So a thread holds four adjacent elements of each
+// column, one word of the transpose; the block transposes through shared memory and stores lines.
 namespace megatron::kernels::cuda {
 
 inline constexpr int kTile = 128;                      // rows and columns
@@ -148,8 +148,8 @@ __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return most;
 }
 
-// *amax becomes the larger one.
-__device__ inline void raise(float* amax, float value) {
+// *amax = max(*amax, value), atomically; NaN wins.
+__device__ inline void atomic_max(float* amax, float value) {
   // Numbers that are not negative compare as their bits do, and NaN is above all of them.
   const int bits = __float_as_int(value);
   if (bits > *reinterpret_cast<volatile int*>(amax)) atomicMax(reinterpret_cast<int*>(amax), bits);
@@ -177,23 +177,25 @@ __device__ inline uint4 transposed(uint32_t a, uint32_t b, uint32_t c, uint32_t 
                     __byte_perm(ab_high, cd_high, 0x5410), __byte_perm(ab_high, cd_high, 0x7632));
 }
 
-// The place of a word of the transposed tile in shared memory. Words of a column stay in pairs, and
-// a warp, which stores one column of each of its packs, meets every bank once.
-__device__ inline int place(int column, int group) {
+// Swizzled index of a word of the transposed tile in shared memory. Words of a column stay in
+// pairs, and a warp, which stores one column of each of its packs, has no bank conflicts.
+__device__ inline int swizzled_index(int column, int group) {
   return column * kGroups + (group ^ 2 * (column / kVector));
 }
 
 // The words of a transposed tile.
 using TileWords = uint32_t[kTile * kGroups];
 
-// A thread's rows of eight elements become four neighbours of eight columns.
-__device__ inline void collect(TileWords& words, const uint2 (&stored)[kRowsOfThread], int pack,
-                               int group) {
+// Transposes a thread's four rows of eight elements into one word for each of eight columns.
+__device__ inline void transpose_into(TileWords& words, const uint2 (&stored)[kRowsOfThread],
+                                      int pack, int group) {
   const uint4 low = transposed(stored[0].x, stored[1].x, stored[2].x, stored[3].x);
   const uint4 high = transposed(stored[0].y, stored[1].y, stored[2].y, stored[3].y);
-  const uint32_t of_columns[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const uint32_t column_words[kVector] = {low.x,  low.y,  low.z,  low.w,
+                                          high.x, high.y, high.z, high.w};
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) words[place(pack * kVector + j, group)] = of_columns[j];
+  for (int j = 0; j < kVector; ++j)
+    words[swizzled_index(pack * kVector + j, group)] = column_words[j];
 }
 
 // Half a warp stores a column of the tile, 128 bytes.
@@ -204,7 +206,7 @@ __device__ inline void store_columns(uint8_t* columns, const TileWords& words, i
   if (row_of_pair >= num_rows) return;
   for (int column = threadIdx.x / kPacks; column < kTile; column += kTileThreads / kPacks) {
     if (tile_col + column >= cols) return;
-    const uint2 two = *reinterpret_cast<const uint2*>(&words[place(column, 2 * pair)]);
+    const uint2 two = *reinterpret_cast<const uint2*>(&words[swizzled_index(column, 2 * pair)]);
     *reinterpret_cast<uint2*>(columns + (tile_col + column) * num_rows + row_of_pair) = two;
   }
 }

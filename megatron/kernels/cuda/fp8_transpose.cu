@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kTileThreads)
     for (int i = 0; i < kRowsOfThread; ++i) {
       read[i] = *reinterpret_cast<const uint2*>(x + (row + i) * cols + col);
     }
-    collect(words, read, pack, group);
+    transpose_into(words, read, pack, group);
   }
   __syncthreads();
   store_columns(y, words, tile_row, tile_col, rows, cols);
