@@ -12,17 +12,17 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMaxBlocks = 64;
 constexpr int64_t kBlockBytes = 16 * 1024;  // of a slot
-constexpr int64_t kLeastBytes = 4 * 1024;   // worth a block; the most of a small sum
+constexpr int64_t kLeastBytes = 4 * 1024;   // minimum of a block; maximum of a small reduction
 constexpr int kVectorBytes = 16;
-constexpr uint64_t kPatience = 60'000'000'000;    // nanoseconds
-constexpr unsigned kPollsBetweenLooks = 1 << 14;  // at the clock and the host's memory
+constexpr uint64_t kTimeout = 60'000'000'000;      // nanoseconds
+constexpr unsigned kPollsBetweenChecks = 1 << 14;  // of the clock and of host memory
 
 using Flag = uint64_t;
 
-// 8 bytes of a small sum, and their round, which a reader waits for in both halves: the hardware
-// writes 8 bytes at once. The numbers of rounds repeat after 2^32; only a word that was last
-// written exactly so many rounds ago would be taken for new.
-struct alignas(16) Word {
+// 8 payload bytes and their round (a low-latency protocol, as NCCL's LL). The reader polls until
+// both halves carry the round: the hardware stores 8 bytes atomically. Round numbers wrap at 2^32;
+// only a word last written exactly 2^32 rounds ago would be mistaken for a new one.
+struct alignas(16) FlaggedWord {
   unsigned low;
   unsigned low_round;
   unsigned high;
@@ -31,19 +31,19 @@ struct alignas(16) Word {
 constexpr int64_t kPayload = 8;
 constexpr int64_t kWords = kLeastBytes / kPayload;  // of a block and a member
 
-// A member's memory. Block b of a kernel uses parts b alone, and so do the blocks b of the others,
-// so each block is in step with those of its number.
+// A member's exchange buffer. Block b of every member's kernel uses index b alone, so blocks of
+// equal index synchronize with each other and with no others.
 //
-// Data of round n lies in slot n % 2. The slot is written again in round n + 2, after data of round
-// n + 1 has come from all members: they have then read all of round n.
+// Double buffering: round n uses slot n % 2. Round n + 2 overwrites the slot after the flags of
+// round n + 1 have arrived from all members, which have then read all of round n.
 struct Memory {
-  Flag rounds[kMaxBlocks];                     // that the member's blocks have begun
-  Flag flags[kMaxOneShotMembers][kMaxBlocks];  // the rounds that the others' data is of
-  Flag is_stopped;                             // nothing waits any more (OneShotGroup::stop)
+  Flag rounds[kMaxBlocks];                     // last round begun by each block of the member
+  Flag flags[kMaxOneShotMembers][kMaxBlocks];  // last complete round of each other member
+  Flag is_stopped;                             // releases all waits (OneShotGroup::stop)
   alignas(kVectorBytes) std::byte slots[2][kMaxBlocks][kBlockBytes];
 };
-// After it, by the member that writes them: Word words[size][2][kMaxBlocks][kWords].
-using WordsOfMember = Word[2][kMaxBlocks][kWords];
+// Follows Memory, one for each writing member: MemberWords words[size].
+using MemberWords = FlaggedWord[2][kMaxBlocks][kWords];
 
 struct Members {
   Memory* all[kMaxOneShotMembers];
@@ -78,33 +78,33 @@ __device__ __forceinline__ Flag load_acquire(const Flag* flag) {
   return value;
 }
 
-// A thread's wait for another member.
+// Polling loop of a thread that waits for another member, with a timeout and a stop flag.
 class Wait {
  public:
   __device__ explicit Wait(const Members& members)
       : is_stopped_(members.all[members.rank]->is_stopped), stop_(members.stop) {}
 
-  // To be asked after every look in vain: may it go on?
-  __device__ __forceinline__ bool goes_on() {
+  // Call after each unsuccessful poll. Returns false once the group is stopped; traps on timeout.
+  __device__ __forceinline__ bool keep_polling() {
     if (is_stopped_ != 0) return false;
-    if (++looks_ % kPollsBetweenLooks != 0) return true;
+    if (++polls_ % kPollsBetweenChecks != 0) return true;
     if (stop_ != nullptr && *stop_ != 0) is_stopped_ = 1;
     const uint64_t now = nanoseconds();
     if (begin_ == 0) begin_ = now;
-    if (now - begin_ > kPatience) __trap();
+    if (now - begin_ > kTimeout) __trap();
     return true;
   }
 
  private:
   volatile Flag& is_stopped_;
   const volatile Flag* const stop_;
-  unsigned looks_ = 0;
+  unsigned polls_ = 0;
   uint64_t begin_ = 0;
 };
 
-// Tells the others that this block's data of a round is complete, and waits for theirs. All threads
-// of the block call it.
-__device__ __forceinline__ void meet(const Members& members, Flag round) {
+// Barrier across members: signals that this block's data of a round is complete and waits for the
+// other members' signals. All threads of the block call it.
+__device__ __forceinline__ void signal_and_wait(const Members& members, Flag round) {
   __syncthreads();
   const int other = static_cast<int>(threadIdx.x);
   if (other < members.size && other != members.rank) {
@@ -112,32 +112,33 @@ __device__ __forceinline__ void meet(const Members& members, Flag round) {
     store_release(&members.all[other]->flags[members.rank][blockIdx.x], round);
     const Flag* const theirs = &members.all[members.rank]->flags[other][blockIdx.x];
     Wait wait(members);
-    while (load_acquire(theirs) < round && wait.goes_on()) {
+    while (load_acquire(theirs) < round && wait.keep_polling()) {
     }
   }
   __syncthreads();
 }
 
-__device__ __forceinline__ void write(Word* word, uint2 payload, unsigned round) {
+__device__ __forceinline__ void write(FlaggedWord* word, uint2 payload, unsigned round) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(word), "r"(payload.x),
                "r"(round), "r"(payload.y), "r"(round)
                : "memory");
 }
-// Waits for the round.
-__device__ __forceinline__ uint2 read(const Word* word, unsigned round, const Members& members) {
-  Word seen;
+// Waits until the word carries the round; returns its payload.
+__device__ __forceinline__ uint2 read(const FlaggedWord* word, unsigned round,
+                                      const Members& members) {
+  FlaggedWord line;
   Wait wait(members);
   do {
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(seen.low), "=r"(seen.low_round), "=r"(seen.high), "=r"(seen.high_round)
+                 : "=r"(line.low), "=r"(line.low_round), "=r"(line.high), "=r"(line.high_round)
                  : "l"(word)
                  : "memory");
-  } while ((seen.low_round != round || seen.high_round != round) && wait.goes_on());
-  return {seen.low, seen.high};
+  } while ((line.low_round != round || line.high_round != round) && wait.keep_polling());
+  return {line.low, line.high};
 }
 
-// Calls work(begin, count, slot) for this block's elements of each round, `slice` at most, when
-// they are in the slots of all members.
+// Splits this block's elements into rounds of at most `slice`. Each round copies them into the own
+// slot, synchronizes with the other members and calls work(begin, count, slot).
 template <class T, class Work>
 __device__ __forceinline__ void in_rounds(const T* in, int64_t count, int64_t slice,
                                           const Members& members, const Work& work) {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void in_rounds(const T* in, int64_t count, int64_t sl
     const int slot = static_cast<int>(round % 2);
     T* const data = reinterpret_cast<T*>(own.slots[slot][blockIdx.x]);
     for (int64_t i = threadIdx.x; i < here; i += kThreads) data[i] = in[begin + i];
-    meet(members, round);
+    signal_and_wait(members, round);
     work(begin, here, slot);
   }
   if (threadIdx.x == 0) own.rounds[blockIdx.x] = round;
@@ -180,7 +181,8 @@ struct BitsOf<16> {
   using Type = uint4;
 };
 
-// Element i of a member's data of this block; not from a cache, which could have an earlier round.
+// Loads element i of a member's slot of this block, bypassing the caches, which may hold an earlier
+// round.
 template <class T>
 __device__ __forceinline__ T element(const Memory* member, int slot, int64_t i) {
   using Bits = typename BitsOf<sizeof(T)>::Type;
@@ -188,7 +190,7 @@ __device__ __forceinline__ T element(const Memory* member, int slot, int64_t i) 
   return reinterpret_cast<const T&>(bits);
 }
 
-// A small sum, of 8 bytes at once.
+// All-reduce of a small tensor in vectors of 8 bytes with the low-latency protocol.
 template <class T, Reduce kOp>
 __global__ void __launch_bounds__(kThreads)
     small_all_reduce_kernel(uint2* out, const uint2* in, int64_t count, int64_t slice,
@@ -197,14 +199,15 @@ __global__ void __launch_bounds__(kThreads)
   Memory& own = *members.all[members.rank];
   const Flag round = own.rounds[blockIdx.x] + 1;
   const auto number = static_cast<unsigned>(round);
-  const auto words_of = [&](Memory& memory, int writer) -> Word* {
-    return reinterpret_cast<WordsOfMember*>(&memory + 1)[writer][round % 2][blockIdx.x];
+  const auto words_of = [&](Memory& memory, int writer) -> FlaggedWord* {
+    return reinterpret_cast<MemberWords*>(&memory + 1)[writer][round % 2][blockIdx.x];
   };
   const int64_t begin = slice * blockIdx.x;
   const int64_t here = min(slice, count - begin);
   for (int64_t i = threadIdx.x; i < here; i += kThreads) {
     const uint2 x = in[begin + i];
-    for (int step = 1; step < members.size; ++step) {  // not all write to one member
+    for (int step = 1; step < members.size;
+         ++step) {  // staggered, to spread the writes over members
       Memory& other = *members.all[(members.rank + step) % members.size];
       write(words_of(other, members.rank) + i, x, number);
     }
@@ -230,7 +233,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) own.rounds[blockIdx.x] = round;
 }
 
-// N elements at once: 16 bytes, or one element.
+// All-reduce through the slots, in vectors of N elements: 16 bytes, or one element.
 template <class T, Reduce kOp, int N>
 __global__ void __launch_bounds__(kThreads)
     all_reduce_kernel(Pack<T, N>* out, const Pack<T, N>* in, int64_t count, int64_t slice,
@@ -267,7 +270,8 @@ __global__ void __launch_bounds__(kThreads)
                       const __grid_constant__ Members members) {
   in_rounds(in, count, slice, members, [&](int64_t begin, int64_t here, int slot) {
     for (int step = 0; step < members.size; ++step) {
-      const int member = (members.rank + step) % members.size;  // not all read one member
+      const int member =
+          (members.rank + step) % members.size;  // staggered, to spread the reads over members
       T* const part = out + member * count + begin;
       for (int64_t i = threadIdx.x; i < here; i += kThreads) {
         part[i] = element<T>(members.all[member], slot, i);
@@ -278,7 +282,7 @@ __global__ void __launch_bounds__(kThreads)
 
 int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// For `count` elements of `bytes` each: launch(blocks, slice). No block is without elements.
+// Calls launch(blocks, slice) for `count` elements of `bytes` each; every block has elements.
 template <class Launch>
 void launch_for(int64_t count, int64_t bytes, const Launch& launch) {
   if (count == 0) return;
@@ -341,7 +345,7 @@ void gather(void* out, const void* in, int64_t bytes, const Members& members, cu
 }  // namespace
 
 int64_t one_shot_bytes(int size) {
-  return static_cast<int64_t>(sizeof(Memory) + static_cast<size_t>(size) * sizeof(WordsOfMember));
+  return static_cast<int64_t>(sizeof(Memory) + static_cast<size_t>(size) * sizeof(MemberWords));
 }
 
 void one_shot_all_reduce(void* out, const void* in, int64_t count, DType dtype, Reduce op,

@@ -20,7 +20,7 @@ struct Inputs {
   int count;
 };
 
-// Elements at .. at + N - 1.
+// Reduces elements [at, at + N) in the order of the inputs.
 template <class T, Reduce kOp, int N>
 __device__ __forceinline__ void reduce_at(T* out, const Inputs& in, int64_t at) {
   const auto read = [&](int i) {
