@@ -1,14 +1,14 @@
 #include "megatron/kernels/cuda/optimizer_update.cuh"
 
-// Adam with moments in fp8 (kernels/fp8_moment.h). 16 neighbouring threads have a block of 64
-// elements, so that its largest magnitude is known before its codes are written.
+// Adam with moments in fp8 (kernels/fp8_moment.h). 16 adjacent threads share a quantization block
+// of 64 elements and reduce its amax before they write its codes.
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int kElements = 4;  // of a thread
 constexpr int kBlockThreads = static_cast<int>(kMomentBlock) / kElements;
 
-// A moment in fp8; null: it is not.
+// A moment in fp8; null codes if it has another dtype.
 struct Fp8View {
   uint8_t* codes = nullptr;
   uint8_t* exponents = nullptr;
@@ -20,15 +20,15 @@ Fp8View view_of(const Moment& moment, uint32_t seed = 0) {
   return {static_cast<uint8_t*>(moment.elements.data), moment.exponents.as<uint8_t>(), seed};
 }
 
-// The largest of the values of the threads that share a block of elements.
-__device__ float largest_of_block(float x) {
+// Maximum over the threads that share a quantization block.
+__device__ float block_amax(float x) {
   const unsigned mask = 0xffffu << (threadIdx.x & 16u);
 #pragma unroll
   for (int i = kBlockThreads / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(mask, x, i));
   return x;
 }
 
-// Elements [at, at + count) of a thread.
+// Dequantizes elements [at, at + count); y[i] = 0 beyond them.
 __device__ void decode(float (&y)[kElements], const Fp8View& x, bool is_root, int64_t at,
                        int count) {
   const uint8_t exponent = x.exponents[at / kMomentBlock];
@@ -39,8 +39,8 @@ __device__ void decode(float (&y)[kElements], const Fp8View& x, bool is_root, in
   }
 }
 
-// All threads of a block of elements call it, also those with a count of 0. Rounds at random with
-// the block's key, or to nearest.
+// Quantizes elements [at, at + count). All threads of a quantization block call it, also those with
+// a count of 0. Rounds stochastically with the block's key, or to nearest.
 __device__ void encode(const Fp8View& y, bool is_root, int64_t at, int count,
                        const float (&x)[kElements], bool is_random, uint32_t key) {
   float values[kElements];
@@ -50,7 +50,7 @@ __device__ void encode(const Fp8View& y, bool is_root, int64_t at, int count,
     values[i] = is_root ? sqrtf(x[i]) : x[i];
     if (i < count) largest = fmaxf(largest, fabsf(values[i]));
   }
-  const uint8_t exponent = block_exponent(largest_of_block(largest));
+  const uint8_t exponent = block_exponent(block_amax(largest));
   if (at % kMomentBlock == 0) y.exponents[at / kMomentBlock] = exponent;
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
@@ -61,16 +61,16 @@ __device__ void encode(const Fp8View& y, bool is_root, int64_t at, int count,
   }
 }
 
-// Calls visit(at, count) for the elements of this thread. All threads that share a block of
-// elements make the same number of calls.
+// Calls f(at, count) for the elements of this thread. All threads that share a quantization block
+// make the same number of calls.
 template <class F>
-__device__ void for_each_part(int64_t n, const F& visit) {
+__device__ void for_each_part(int64_t n, const F& f) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kElements;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t in_block = threadIdx.x % kBlockThreads * kElements;
   for (int64_t at = thread * kElements; at - in_block < n; at += step) {
     const int64_t left = n - at;
-    visit(at, left < 0 ? 0 : left < kElements ? static_cast<int>(left) : kElements);
+    f(at, left < 0 ? 0 : left < kElements ? static_cast<int>(left) : kElements);
   }
 }
 
@@ -86,33 +86,33 @@ __global__ void __launch_bounds__(kThreads)
     for (int b = 0; b < AdamRule::kBuffers; ++b) {
       if (fp8[b].codes != nullptr && count > 0) decode(state[b], fp8[b], b == 1, at, count);
     }
-    // Neighbours are in one range: ranges end where blocks of elements do.
+    // All elements of a block lie in one range: ranges end at block boundaries.
     const int64_t range = count > 0 ? range_at(u.ranges, at) : 0;
     const int32_t group = u.ranges.groups[range];
     const int64_t begin = range == 0 ? 0 : u.ranges.ends[range - 1];
     const uint32_t key = static_cast<uint32_t>(u.ranges.keys[range]) +
                          static_cast<uint32_t>((at - begin) / kMomentBlock);
     for (int i = 0; i < count; ++i) {
-      float w[1], g[1], of_element[AdamRule::kBuffers];
+      float w[1], g[1], element_state[AdamRule::kBuffers];
       load_main(w, u, at + i);
       u.grad.read(g, at + i);
 #pragma unroll
       for (int b = 0; b < AdamRule::kBuffers; ++b) {
-        of_element[b] = state[b][i];
+        element_state[b] = state[b][i];
         if (fp8[b].codes != nullptr) continue;
         float value[1];
         u.buffers[b].read(value, at + i);
         const bool is_code = u.buffers[b].dtype == DType::kFloat16;
-        of_element[b] = is_code ? decoded(value[0], u.codes[b]) : value[0];
+        element_state[b] = is_code ? decoded(value[0], u.codes[b]) : value[0];
       }
-      AdamRule::update(w[0], of_element, grad_scale * g[0], u.groups[group]);
+      AdamRule::update(w[0], element_state, grad_scale * g[0], u.groups[group]);
       store_main(u, at + i, w);
 #pragma unroll
       for (int b = 0; b < AdamRule::kBuffers; ++b) {
-        state[b][i] = of_element[b];
+        state[b][i] = element_state[b];
         if (fp8[b].codes != nullptr) continue;
         const bool is_code = u.buffers[b].dtype == DType::kFloat16;
-        const float value[1] = {is_code ? encoded(of_element[b], u.codes[b]) : of_element[b]};
+        const float value[1] = {is_code ? encoded(element_state[b], u.codes[b]) : element_state[b]};
         u.buffers[b].write(at + i, value);
       }
     }

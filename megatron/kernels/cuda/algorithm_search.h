@@ -8,13 +8,13 @@
 
 namespace megatron::kernels::cuda {
 
-// "<GPU>, <n> multiprocessors", on which the fastest algorithm depends.
+// "<GPU>, <n> multiprocessors": the part of a key that the fastest algorithm depends on.
 std::string machine_of(Device device);
 
-// Is the stream being recorded as a graph?
+// True while the stream is captured into a CUDA graph.
 bool is_recorded(Stream stream);
 
-// May a call on the stream time algorithms, which waits for the device?
+// True if a call on the stream may time algorithms, which synchronizes with the device.
 bool may_search(Stream stream);
 
 // The time in ms of queue(0) to queue(count - 1), which queue a call's work on the stream: the

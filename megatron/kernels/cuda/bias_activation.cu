@@ -22,18 +22,18 @@ constexpr int kHalves = kGate == Gate::kNone ? 1 : 2;
 template <Gate kGate>
 using Halves = Floats[kHalves<kGate>];
 
-// The halves that the function applies to, and that it is multiplied by.
+// Indices of the half that passes through the activation and of the linear half.
 template <Gate kGate>
-constexpr int kOfFunction = kGate == Gate::kSecondHalf ? 1 : 0;
+constexpr int kActivated = kGate == Gate::kSecondHalf ? 1 : 0;
 template <Gate kGate>
-constexpr int kLinear = 1 - kOfFunction<kGate>;
+constexpr int kLinear = 1 - kActivated<kGate>;
 
 template <class Function, Gate kGate>
 __device__ __forceinline__ Floats value(const Halves<kGate>& x) {
   Floats y;
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    y.values[i] = Function::value(x[kOfFunction<kGate>].values[i]);
+    y.values[i] = Function::value(x[kActivated<kGate>].values[i]);
     if constexpr (kGate != Gate::kNone) y.values[i] *= x[kLinear<kGate>].values[i];
   }
   return y;
@@ -44,13 +44,13 @@ __device__ __forceinline__ void differentiate(Halves<kGate>& dx, const Floats& d
                                               const Halves<kGate>& x) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    const float of = x[kOfFunction<kGate>].values[i];
+    const float activated = x[kActivated<kGate>].values[i];
     float d = dy.values[i];
     if constexpr (kGate != Gate::kNone) {
-      dx[kLinear<kGate>].values[i] = d * Function::value(of);
+      dx[kLinear<kGate>].values[i] = d * Function::value(activated);
       d *= x[kLinear<kGate>].values[i];
     }
-    dx[kOfFunction<kGate>].values[i] = d * Function::derivative(of);
+    dx[kActivated<kGate>].values[i] = d * Function::derivative(activated);
   }
 }
 
@@ -66,11 +66,11 @@ constexpr int kRowsOfBlock = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kColumnsOfBlock = kWarp * kVector;
 constexpr int64_t kMostRowBlocks = UINT16_MAX;
-// A thread's columns and rows.
-struct Place {
+// First column and rows [row, end) of a thread.
+struct ThreadTile {
   int64_t column, row, end;
 
-  __device__ explicit Place(const Matrix& size)
+  __device__ explicit ThreadTile(const Matrix& size)
       : column((static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp) * kVector),
         row(static_cast<int64_t>(row_block()) * kRowsOfBlock + threadIdx.x / kWarp),
         end(min(size.rows, static_cast<int64_t>(row_block() + 1) * kRowsOfBlock)) {}
@@ -112,25 +112,25 @@ __device__ __forceinline__ void unpack_biased(Halves<kGate>& x,
 template <class T, class Function, Gate kGate>
 __global__ void __launch_bounds__(kThreads)
     backward_sums_kernel(T* dx, float* sums, const T* dy, const T* x, Source bias, Matrix size) {
-  constexpr int kUnderWay = 2 / kHalves<kGate>;
-  __shared__ float of_warps[kWarps][kHalves<kGate> * kColumnsOfBlock];
-  const Place at(size);
+  constexpr int kInFlight = 2 / kHalves<kGate>;
+  __shared__ float warp_sums[kWarps][kHalves<kGate> * kColumnsOfBlock];
+  const ThreadTile at(size);
   Halves<kGate> total{};
   if (at.column < size.f) {
     Halves<kGate> b{};
     read_bias<kGate>(b, bias, size, at.column);
-    for (int64_t first = at.row; first < at.end; first += kWarps * kUnderWay) {
-      RawPack<T> raw[kUnderWay][kHalves<kGate>];
-      RawPack<T> raw_dy[kUnderWay];
+    for (int64_t first = at.row; first < at.end; first += kWarps * kInFlight) {
+      RawPack<T> raw[kInFlight][kHalves<kGate>];
+      RawPack<T> raw_dy[kInFlight];
 #pragma unroll
-      for (int j = 0; j < kUnderWay; ++j) {
+      for (int j = 0; j < kInFlight; ++j) {
         const int64_t row = first + j * kWarps;
         if (row >= at.end) continue;
         load_halves<T, kGate>(raw[j], x, size, row, at.column);
         raw_dy[j] = load_pack(dy + row * size.f + at.column);
       }
 #pragma unroll
-      for (int j = 0; j < kUnderWay; ++j) {
+      for (int j = 0; j < kInFlight; ++j) {
         const int64_t row = first + j * kWarps;
         if (row >= at.end) continue;
         Halves<kGate> in, out;
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int h = 0; h < kHalves<kGate>; ++h) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      of_warps[threadIdx.x / kWarp][(h * kWarp + threadIdx.x % kWarp) * kVector + i] =
+      warp_sums[threadIdx.x / kWarp][(h * kWarp + threadIdx.x % kWarp) * kVector + i] =
           total[h].values[i];
     }
   }
@@ -160,8 +160,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int h = 0; h < kHalves<kGate>; ++h) {
     float sum = 0;
-    for (int i = 0; i < kWarps; ++i) sum += of_warps[i][h * kColumnsOfBlock + threadIdx.x];
-    sums[(static_cast<int64_t>(Place::row_block()) * kHalves<kGate> + h) * size.f + column] = sum;
+    for (int i = 0; i < kWarps; ++i) sum += warp_sums[i][h * kColumnsOfBlock + threadIdx.x];
+    sums[(static_cast<int64_t>(ThreadTile::row_block()) * kHalves<kGate> + h) * size.f + column] =
+        sum;
   }
 }
 
@@ -227,7 +228,7 @@ void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activati
 
 int64_t row_blocks(int64_t rows) { return divided_up(rows, kRowsOfBlock); }
 
-// Are the tensors of one dtype, in whole packs? Their rows are of `f` or 2 `f` elements.
+// True if the tensors share one dtype and consist of whole packs. Rows have `f` or 2 `f` elements.
 template <class... Tensors>
 bool are_packs(int64_t f, ConstView first, const Tensors&... others) {
   return is_wide(first, f) && ((others.dtype == first.dtype && is_wide(others, f)) && ...);
@@ -238,7 +239,7 @@ dim3 sums_grid(const Matrix& size) {
               static_cast<unsigned>(row_blocks(size.rows)));
 }
 
-// sums may be null.
+// Launches the backward pass; sums == nullptr computes dx alone.
 void launch_backward(TensorView dx, float* sums, ConstView dy, ConstView x, ConstView bias,
                      Activation activation, cudaStream_t queue) {
   const Matrix size{dy.size(0), dy.size(1)};

@@ -2,9 +2,9 @@
 
 #include "megatron/device/device.h"
 
-// Differences between GPUs that kernels choose by. With MEGATRON_GPU_AS=8.6 they choose as on a GPU
-// of compute capability 8.6, as far as this GPU can; 8.0, 8.9, 9.0, 10.0 and 12.0 are the other
-// values. Everything throws ConfigError for any other.
+// Device capabilities that select kernels. MEGATRON_GPU_AS=8.6 selects them as on a GPU of compute
+// capability 8.6, as far as this GPU supports them; 8.0, 8.9, 9.0, 10.0 and 12.0 are the other
+// values. Every function throws ConfigError for any other.
 namespace megatron::kernels::cuda {
 
 // Shared memory that a block may have on every GPU since compute capability 8.0, in bytes.
@@ -16,18 +16,18 @@ int max_shared_bytes(Device device);
 
 int multiprocessors(Device device);
 
-// May a kernel with clusters of blocks run? Clusters need compute capability 9.0 of both the GPU
-// and the code: PTX of 8.0 has none on any GPU. Asks the driver once for each kernel and device.
-// Thread safe.
+// True if a kernel with thread block clusters runs. Clusters need compute capability 9.0 of both
+// the GPU and the code: PTX of 8.0 has none on any GPU. Queries the driver once for each kernel and
+// device. Thread safe.
 bool has_clusters(const void* kernel, Device device);
 
-// May a kernel with products of warpgroups (wgmma.cuh) run? They need code for 9.0a, which only a
+// True if a kernel with wgmma instructions (wgmma.cuh) runs. They need code for 9.0a, which only a
 // GPU of compute capability 9.0 runs. REQUIRES: in that code the kernel has static shared memory;
-// in any other it is empty. Asks the driver once for each kernel and device. Thread safe.
+// in any other it is empty. Queries the driver once for each kernel and device. Thread safe.
 bool has_warpgroups(const void* kernel, Device device);
 
 // Allows a kernel `bytes` of dynamic shared memory on a device, which must be the thread's current
-// one. Asks the driver once for each kernel and device. Thread safe.
+// one. Queries the driver once for each kernel and device. Thread safe.
 void allow_shared_bytes(const void* kernel, int bytes, Device device);
 
 }  // namespace megatron::kernels::cuda

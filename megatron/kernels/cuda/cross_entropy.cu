@@ -92,19 +92,19 @@ __device__ inline Part warp_merged(Part part) {
   return part;
 }
 
-// The columns [0, end) of a row in turns of a block: packs(at, raw) gets kUnderWay packs, whose
+// The columns [0, end) of a row in turns of a block: packs(at, raw) gets kInFlight packs, whose
 // columns start at `at` and every kStride later, or one pack; single(at) gets one column. Only rows
 // of whole packs have packs.
-template <int kRowThreads, int kUnderWay, class T, class Packs, class Single>
+template <int kRowThreads, int kInFlight, class T, class Packs, class Single>
 __device__ __forceinline__ void for_row(const T* row, bool has_packs, int end, const Packs& packs,
                                         const Single& single) {
   constexpr int kStride = kRowThreads * kVector;
   const int whole = has_packs ? end / kVector * kVector : 0;
   int at = static_cast<int>(threadIdx.x) * kVector;
-  for (; at + (kUnderWay - 1) * kStride < whole; at += kUnderWay * kStride) {
-    RawPack<T> raw[kUnderWay];
+  for (; at + (kInFlight - 1) * kStride < whole; at += kInFlight * kStride) {
+    RawPack<T> raw[kInFlight];
 #pragma unroll
-    for (int j = 0; j < kUnderWay; ++j) raw[j] = load_pack(row + at + j * kStride);
+    for (int j = 0; j < kInFlight; ++j) raw[j] = load_pack(row + at + j * kStride);
     packs(at, raw);
   }
   for (; at < whole; at += kStride) {

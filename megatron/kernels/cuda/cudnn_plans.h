@@ -7,8 +7,8 @@
 
 #include "megatron/device/device.h"
 
-// Attention as cuDNN plans it: what cudnn_attention.h offers, in cuDNN's terms. A plan is made at
-// the first use of its key and kept.
+// cuDNN execution plans of the attention that cudnn_attention.h offers. A plan is built at the
+// first use of its key and cached.
 //
 // Forward attention has several plans. A large call whose stream searches algorithms (and is not
 // being recorded) times them at its first run, and keeps the fastest in the file of choices
@@ -41,7 +41,7 @@ struct CudnnKey {
 // The addresses of a call's tensors.
 using CudnnPointers = std::unordered_map<int64_t, void*>;
 
-// Is the library installed? Warns once if it is not.
+// True if the library is installed; warns once if it is not.
 bool has_cudnn_library();
 
 // The scratch memory of a call; nothing if cuDNN has no plan for it, of which a warning gives the

@@ -16,14 +16,14 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t at = here.row * cols + here.column;
   const Words raw_x = x.fetch(at, n);
   const Words raw_residual = residual.is_null() ? Words{} : residual.fetch(at, n);
-  const MaskRow of_row = mask_row(mask, here.row);
+  const MaskRow row_words = mask_row(mask, here.row);
   Floats out = x.floats(raw_x);
   if (!bias.is_null()) {
     const Floats b = bias.read(here.column, n);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) out.values[i] = __fadd_rn(out.values[i], b.values[i]);
   }
-  apply(mask, of_row, first_column + here.column, out);
+  apply(mask, row_words, first_column + here.column, out);
   if (!residual.is_null()) {
     const Floats from = residual.floats(raw_residual);
 #pragma unroll

@@ -37,12 +37,12 @@ __device__ inline MaskRow mask_row(const DropoutMask& mask, int64_t row) {
 }
 
 // Multiplies a pack of a row by 0 or the scale, with the CPU's random bits (device/random.h).
-__device__ inline void apply(const DropoutMask& mask, const MaskRow& of, int64_t column,
+__device__ inline void apply(const DropoutMask& mask, const MaskRow& row_words, int64_t column,
                              Floats& pack) {
   if (!mask.is_active) return;
-  const auto words = philox(
-      {static_cast<uint32_t>(column / kDropoutElements), of.row, of.sample_low, of.sample_high},
-      mask.keys);
+  const auto words = philox({static_cast<uint32_t>(column / kDropoutElements), row_words.row,
+                             row_words.sample_low, row_words.sample_high},
+                            mask.keys);
 #pragma unroll
   for (int k = 0; k < kVector; ++k) {
     const uint32_t word = words[static_cast<size_t>(k / 2)];

@@ -81,9 +81,9 @@ struct SumFewRows {
   }
 };
 
-// Sums of kColumns columns. Rows are dealt to kSumParts parts: part b has rows b, b + kSumParts,
-// ... of every kSumParts * kSumLanes rows. The sums of the parts are added in order. This needs no
-// scratch, and the order depends only on the shape.
+// Column sums over kColumns columns. Rows are split into kSumParts parts: part b has rows b, b +
+// kSumParts, ... of every kSumParts * kSumLanes rows. The partial sums are added in order. This
+// needs no scratch, and the order depends only on the shape.
 constexpr int kSumParts = 8;
 constexpr int kSumThreads = 256;
 // Rows that a block of kColumns columns reads at a time.
@@ -94,22 +94,22 @@ using ColumnSums = float[kSumLanes<kColumns>][kColumns];  // shared; the first r
 // Wide matrices have enough columns for blocks of 128, which read faster.
 constexpr int64_t kWideColumns = 4096;
 
-// Adds every `step`-th row of packs from `row` on to total, several at once.
+// Adds rows row, row + step, ... of packs to total, with several loads in flight.
 template <class T>
 __device__ __forceinline__ void add_packs(Floats& total, const T* x, int64_t row, int64_t rows,
                                           int64_t step, int64_t cols) {
-  constexpr int kUnderWay = 4;
+  constexpr int kInFlight = 4;
   const auto add = [&total](const RawPack<T>& raw) {
     const Floats pack = unpacked(raw);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) total.values[j] += pack.values[j];
   };
-  for (; row + (kUnderWay - 1) * step < rows; row += kUnderWay * step) {
-    RawPack<T> raw[kUnderWay];
+  for (; row + (kInFlight - 1) * step < rows; row += kInFlight * step) {
+    RawPack<T> raw[kInFlight];
 #pragma unroll
-    for (int i = 0; i < kUnderWay; ++i) raw[i] = load_pack(x + (row + i * step) * cols);
+    for (int i = 0; i < kInFlight; ++i) raw[i] = load_pack(x + (row + i * step) * cols);
 #pragma unroll
-    for (int i = 0; i < kUnderWay; ++i) add(raw[i]);
+    for (int i = 0; i < kInFlight; ++i) add(raw[i]);
   }
   for (; row < rows; row += step) add(load_pack(x + row * cols));
 }

@@ -41,10 +41,10 @@ __global__ void __launch_bounds__(kThreads)
   y.write(here.row * cols + here.column, n, out);
 }
 
-constexpr int kWarps = 8;     // places of `order` per block
+constexpr int kWarps = 8;     // entries of `order` per block
 constexpr int kUnrolled = 8;  // rows of dy loaded at once
 
-// Each warp handles one place of `order`. At the first place of an id it sums all rows of that id,
+// Each warp handles one entry of `order`. At the first entry of an id it sums all rows of it,
 // a pack of columns per lane, in order: the sums are bit-equal to the CPU's.
 __global__ void __launch_bounds__(32 * kWarps)
     backward_kernel(Sink dtable, Source dy, const int64_t* ids, const int64_t* order, int64_t count,
@@ -63,19 +63,19 @@ __global__ void __launch_bounds__(32 * kWarps)
 
   Floats sums{};
   for (int64_t first = begin; first < count; first += kUnrolled) {
-    int64_t places[kUnrolled];
+    int64_t indices[kUnrolled];
     bool is_same[kUnrolled];
     Words raw[kUnrolled];
 #pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) places[j] = first + j < count ? order[first + j] : -1;
+    for (int j = 0; j < kUnrolled; ++j) indices[j] = first + j < count ? order[first + j] : -1;
 #pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) is_same[j] = places[j] >= 0 && ids[places[j]] == id;
+    for (int j = 0; j < kUnrolled; ++j) is_same[j] = indices[j] >= 0 && ids[indices[j]] == id;
 #pragma unroll
     for (int j = 0; j < kUnrolled; ++j) {
       if (!is_same[j]) continue;
-      const auto place = static_cast<uint32_t>(places[j]);
+      const auto index = static_cast<uint32_t>(indices[j]);
       const auto width = static_cast<uint32_t>(length);
-      const int64_t from = place % width * batch + place / width;  // from [b, s] to [s, b]
+      const int64_t from = index % width * batch + index / width;  // from [b, s] to [s, b]
       raw[j] = dy.fetch(from * cols + column, n);
     }
 #pragma unroll
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   dtable.write(to, n, sums);
 }
 
-// Places in [b, s] fit 32 bits, because a 64-bit division costs much more.
+// Positions in [b, s] must fit 32 bits, because a 64-bit division costs much more.
 void expect_few(int64_t count) {
   if (count <= INT32_MAX) return;
   throw ShapeError("embedding: " + std::to_string(count) +

@@ -8,30 +8,30 @@ namespace {
 // Sums of integers do not depend on their order, so blocks add to one number.
 using Word = unsigned long long;
 
-// The element that a thread reads next: its row, and its column.
-struct HashPlace {
+// Row and column of a thread's next element.
+struct HashPosition {
   int64_t row;
   int64_t col;
 };
 
-// Threads take elements at equal distances; `ahead` is this distance in rows and columns, so that a
-// thread divides once.
+// Grid-stride loop over the elements. `ahead` is the grid stride in rows and columns, so each
+// thread divides only once.
 template <class Bits>
 __global__ void __launch_bounds__(kThreads)
     hash_kernel(Word* hash, const Bits* x, int64_t numel, int64_t cols, int64_t first,
-                int64_t stride, HashPlace ahead) {
+                int64_t stride, HashPosition ahead) {
   __shared__ Word shared[kWarp];
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  HashPlace place{begin / cols, begin % cols};
+  HashPosition position{begin / cols, begin % cols};
   Word sum = 0;
   for (int64_t at = begin; at < numel; at += step) {
-    sum += hash_term(static_cast<uint64_t>(first + place.row * stride + place.col), x[at]);
-    place.row += ahead.row;
-    place.col += ahead.col;
-    if (place.col >= cols) {
-      place.col -= cols;
-      ++place.row;
+    sum += hash_term(static_cast<uint64_t>(first + position.row * stride + position.col), x[at]);
+    position.row += ahead.row;
+    position.col += ahead.col;
+    if (position.col >= cols) {
+      position.col -= cols;
+      ++position.row;
     }
   }
   sum = block_sum(sum, shared);
@@ -41,12 +41,12 @@ __global__ void __launch_bounds__(kThreads)
 template <class Bits>
 void launch_hash(TensorView hash, ConstView x, int64_t first, int64_t stride, Stream stream) {
   const int64_t cols = x.size(1);
-  constexpr int64_t kPerThread = 16;  // elements that pay for a block's sum
+  constexpr int64_t kPerThread = 16;  // amortizes the block reduction
   const unsigned blocks = blocks_for(x.numel(), kThreads * kPerThread);
   const int64_t step = static_cast<int64_t>(blocks) * kThreads;
   hash_kernel<<<blocks, kThreads, 0, native(stream)>>>(
       reinterpret_cast<Word*>(hash.as<int64_t>()), static_cast<const Bits*>(x.data), x.numel(),
-      cols, first, stride, HashPlace{step / cols, step % cols});
+      cols, first, stride, HashPosition{step / cols, step % cols});
   MG_CUDA(cudaGetLastError());
 }
 

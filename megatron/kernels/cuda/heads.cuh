@@ -57,7 +57,7 @@ __device__ __forceinline__ void for_each_unit(const HeadsLayout& layout, int64_t
   }
 }
 
-// Does every head begin at a multiple of `bytes`?
+// True if every head begins at a multiple of `bytes`.
 template <class Pointer>
 bool heads_are_aligned(const BasicHeadsView<Pointer>& x, int64_t bytes) {
   const int64_t width = size_of(x.dtype);

@@ -13,8 +13,8 @@ namespace {
 int alignment_of(uintptr_t bytes) { return 1 << std::countr_zero(bytes | 16u); }
 int alignment_of(const void* address) { return alignment_of(reinterpret_cast<uintptr_t>(address)); }
 
-// Does cuBLASLt add the bias before it rounds? It accepts only a bias of the result's type and does
-// not know its alignment; for 16-bit results it rounds first if rows do not suit its fast kernels.
+// True if cuBLASLt fuses the bias before rounding. It accepts only a bias of the result's type and
+// ignores its alignment; for 16-bit results it rounds first unless rows suit its fast kernels.
 bool fuses_bias(const ConstView& c, const ConstView& a, const ConstView& b, const ConstView& bias,
                 float beta) {
   if (bias.dtype != c.dtype || alignment_of(bias.data) < 16) return false;
@@ -66,8 +66,8 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
 }
 
 int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
-  constexpr int64_t kTile = 64;       // columns of the result that a block of cuBLASLt has
-  constexpr int64_t kDepth = 256;     // what a part has at least
+  constexpr int64_t kTile = 64;       // columns of a cuBLASLt output tile
+  constexpr int64_t kDepth = 256;     // minimum depth of a part
   constexpr int64_t kFewestGood = 3;  // two parts gain nothing (docs/performance/generation.md)
   if (m > kMostRowsInParts || size_of(dtype) != 2) return 1;
   const int64_t tiles = (n + kTile - 1) / kTile;

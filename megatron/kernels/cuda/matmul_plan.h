@@ -27,7 +27,7 @@ enum class Epilogue {
 // matmul(), row-major.
 struct MatmulKey {
   int64_t m = 0, n = 0, k = 0;
-  int64_t depth_parts = 1;  // products of parts of k, one after the other in d; b is transposed
+  int64_t depth_parts = 1;  // split-K: partial products, one after the other in d; b is transposed
   DType in = DType::kFloat32;
   DType in_b = in;  // FP8: a and b may have different types
   DType out = DType::kFloat32;
@@ -69,7 +69,7 @@ struct MatmulOperands {
   const void* bias = nullptr;
   float beta = 0;
   const void* pre = nullptr;  // [m, n], dtype of d: read by kGeluGradient
-  // FP8: what the elements of a and b are multiplied by, on the device.
+  // FP8: dequantization scales of a and b, on the device.
   const float* inverse_a = nullptr;
   const float* inverse_b = nullptr;
 };
@@ -83,7 +83,7 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands = {});
 std::vector<cublasLtMatmulAlgo_t> offered_algorithms(cublasLtHandle_t handle, MatmulPlan plan,
                                                      const MatmulKey& key, int limit);
 
-// Can `algorithm` compute the plan within the workspace?
+// True if `algorithm` supports the plan within the workspace.
 bool is_usable(cublasLtHandle_t handle, MatmulPlan plan, const cublasLtMatmulAlgo_t& algorithm);
 
 // Queues the product.

@@ -71,7 +71,7 @@ class MatmulPlans {
   std::unordered_map<void*, Block> results_;     // by stream
 };
 
-// Do address and rows allow accesses of 16 bytes, as cuBLASLt's fast kernels need?
+// True if address and row stride are multiples of 16 bytes, as cuBLASLt's fast kernels need.
 bool has_aligned_rows(const ConstView& x);
 
 // c = product + beta * c + bias, in fp32, rounded once. product is null if it has no terms; bias is

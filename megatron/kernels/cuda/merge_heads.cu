@@ -5,22 +5,22 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// The heads that a kernel writes, and those that it reads.
-struct Three {
+// Output and inputs of a kernel over heads, with their layouts.
+struct MergeOperands {
   AnyOutput dst;
   AnyInput a, b;
-  HeadsLayout to, of_a, of_b;
+  HeadsLayout to, layout_a, layout_b;
   int64_t s, d;
 };
 
 // Calls f(a, b, i, batch, head), arrays of N floats, and stores a. Without F::kReadsBoth there is
 // no b.
 template <int N, class F>
-__global__ void __launch_bounds__(kThreads) heads_kernel(const Three t, const F f) {
+__global__ void __launch_bounds__(kThreads) heads_kernel(const MergeOperands t, const F f) {
   for_each_unit(t.to, t.s, t.d / N, [&](int64_t i, int64_t batch, int64_t head, int64_t unit) {
     float a[N], b[N] = {};
-    t.a.read(a, t.of_a.offset(i, batch, head) + unit * N);
-    if constexpr (F::kReadsBoth) t.b.read(b, t.of_b.offset(i, batch, head) + unit * N);
+    t.a.read(a, t.layout_a.offset(i, batch, head) + unit * N);
+    if constexpr (F::kReadsBoth) t.b.read(b, t.layout_b.offset(i, batch, head) + unit * N);
     f(a, b, i, batch, head);
     t.dst.write(t.to.offset(i, batch, head) + unit * N, a);
   });
@@ -31,17 +31,17 @@ void launch(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView&
             const F& f, Stream stream) {
   if (dst.s * dst.b * dst.heads * dst.d == 0) return;
   for (const DType dtype : {dst.dtype, a.dtype, b.dtype}) expect_floating(dtype, who);
-  const Three three{{dst.data, dst.dtype},
-                    {a.data, a.dtype},
-                    {b.data, b.dtype},
-                    layout_of(dst),
-                    layout_of(a),
-                    layout_of(b),
-                    dst.s,
-                    dst.d};
+  const MergeOperands operands{{dst.data, dst.dtype},
+                               {a.data, a.dtype},
+                               {b.data, b.dtype},
+                               layout_of(dst),
+                               layout_of(a),
+                               layout_of(b),
+                               dst.s,
+                               dst.d};
   const auto run = [&]<int N>() {
     const TokenGrid grid = grid_of_tokens(dst.s * dst.b, dst.heads * (dst.d / N));
-    heads_kernel<N><<<grid.blocks, grid.threads, 0, native(stream)>>>(three, f);
+    heads_kernel<N><<<grid.blocks, grid.threads, 0, native(stream)>>>(operands, f);
     MG_CUDA(cudaGetLastError());
   };
   const bool is_wide = dst.d % kVector == 0 && heads_are_aligned(dst, sizeof(uint4)) &&
@@ -64,7 +64,7 @@ struct Add {
   }
 };
 
-// Where the log-sum-exps of a merge are.
+// The log-sum-exps of the two operands of a merge.
 struct MergedRows {
   float* lse;  // of the first query
   const float* part_lse;

@@ -59,21 +59,22 @@ struct RowsInMemory {
   static constexpr unsigned kMostThreads = 1024;  // of a block
   using Raw = RawPack<T>;
   struct Parameters {};
-  struct Place {};
-  __device__ Place place(int64_t) const { return {}; }
+  struct RowState {};
+  __device__ RowState row_state(int64_t) const { return {}; }
   __device__ void prefetch(int) const {}
   __device__ Parameters parameters(int) const { return {}; }
   __device__ Raw fetch(int64_t row, int column) const { return load_pack(x + row * cols + column); }
   __device__ RawPack<T> finish(int64_t, int, const Raw& raw, const Parameters&,
-                               const Place&) const {
+                               const RowState&) const {
     return raw;
   }
 };
 
-// Normalises a row in the registers of its threads, kPacks packs each: a warp with several rows in
-// a block, or a whole block. rows.fetch() and rows.parameters() start the loads for a pack of x;
-// rows.finish() makes it, with what rows.place() computes for the whole row. With one pack a
-// thread, as when few rows wait for their latency, all loads are under way at once.
+// Normalises a row in the registers of its threads, kPacks packs each: one warp per row with
+// several rows per block, or one block per row. rows.fetch() and rows.parameters() start the loads
+// for a pack of x; rows.finish() computes it with the state that rows.row_state() derives for the
+// whole row. With one pack a thread, as for few latency-bound rows, all loads are in flight at
+// once.
 template <class T, int kPacks, bool kIsWarp, class Rows>
 __global__ void __launch_bounds__(kIsWarp ? 128 : Rows::kMostThreads)
     forward_kernel(Forward f, Rows rows) {
@@ -105,13 +106,13 @@ __global__ void __launch_bounds__(kIsWarp ? 128 : Rows::kMostThreads)
     early_weight = f.weight.fetch(column(0), kVector);
     if (!f.bias.is_null()) early_bias = f.bias.fetch(column(0), kVector);
   }
-  const typename Rows::Place place = rows.place(row);
+  const typename Rows::RowState row_state = rows.row_state(row);
   RawPack<T> raw[kPacks];
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
     if (column(j) >= cols) continue;
     const auto parameters = kIsEarly ? early_parameters : rows.parameters(column(j));
-    raw[j] = rows.finish(row, column(j), parts[j], parameters, place);
+    raw[j] = rows.finish(row, column(j), parts[j], parameters, row_state);
   }
   float center = 0;
   if (f.mean != nullptr) {
@@ -209,9 +210,9 @@ struct StreamPast {
 constexpr int kRowsThreads = 512;  // threads of a block that takes several rows at once
 constexpr int kWidePacks = 4;      // packs of a thread if 1024 threads with one pack are too few
 
-// A thread's part of a row.
+// A thread's operands of a row in the backward pass.
 template <class T, class D, int kPacks, class Past>
-struct RowPart {
+struct RowOperands {
   RawPack<T> x[kPacks];
   RawPack<D> dy[kPacks];
   RawPack<T> dx_past[kPacks];  // with a StreamPast
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
   // Rows are counted from the last one.
   int64_t from_last = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  RowPart<T, D, kPacks, Past> now, next;
+  RowOperands<T, D, kPacks, Past> now, next;
   if (kPrefetches && from_last < b.rows) next.load(b, past, b.rows - 1 - from_last);
   // All rows of a block iterate together, because its barriers are for all threads.
   for (int64_t first = from_last - threadIdx.y, turn = 0; first < b.rows; first += step, ++turn) {
@@ -273,9 +274,9 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
       if (is_row) now.load(b, past, row);
     }
 
-    MaskRow place{};
+    MaskRow row_state{};
     if constexpr (Past::kIs) {
-      if (is_row) place = mask_row(past.mask, row);
+      if (is_row) row_state = mask_row(past.mask, row);
     }
     float sum_g = 0;
     float sum_gx = 0;
@@ -332,7 +333,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
             for (int i = 0; i < kVector; ++i) out.values[i] += more.values[i];
           }
           b.dx.write(at, kVector, out);
-          apply(past.mask, place, column(j), out);
+          apply(past.mask, row_state, column(j), out);
           if (!past.dbranch.is_null()) past.dbranch.write(at, kVector, out);
 #pragma unroll
           for (int i = 0; i < kVector; ++i) dbranch_bias[j].values[i] += out.values[i];
@@ -420,7 +421,7 @@ inline unsigned whole_warps(int64_t threads) {
 }
 
 constexpr int64_t kMaxBlockPacks = 4;  // packs of a thread if a block has one row
-// Norms of at most so many rows overlap with other kernels: those of generation.
+// Maximum rows of a norm that overlaps with other kernels, as in generation.
 constexpr int64_t kMostOverlapped = 64;
 
 template <class T, int kPacks, bool kIsWarp, class Rows>

@@ -167,7 +167,7 @@ struct Source {
     return raw;
   }
 
-  // Asks for a wide pack in the GPU's cache. Safe where another kernel may still write it: only
+  // Prefetches a wide pack into the L2 cache. Safe while another kernel may still write it: only
   // fetch() reads.
   __device__ void prefetch(int64_t at) const {
     if (is_null()) return;
@@ -223,7 +223,7 @@ struct Sink {
   }
 };
 
-// Does every multiple of `width` elements start a 16-byte access of whole packs?
+// True if every multiple of `width` elements starts a 16-byte access of whole packs.
 inline bool is_wide(ConstView x, int64_t width) {
   return width % kVector == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }

@@ -44,9 +44,9 @@ __global__ void __launch_bounds__(kThreads)
        n += step) {
     const int64_t row = n / per_row;
     const int64_t counter = first.column / kWords + n % per_row;
-    const int64_t place = first.row + row;
-    const auto words = philox({static_cast<uint32_t>(counter), static_cast<uint32_t>(place),
-                               static_cast<uint32_t>(place >> 32), 0},
+    const int64_t matrix_row = first.row + row;
+    const auto words = philox({static_cast<uint32_t>(counter), static_cast<uint32_t>(matrix_row),
+                               static_cast<uint32_t>(matrix_row >> 32), 0},
                               key);
     float values[kWords];
     values_of(values, words);

@@ -13,7 +13,7 @@ constexpr int64_t kMaxColumns = 8192;
 // Threads of a block of the backward pass: all its blocks fit on the GPU at once.
 constexpr unsigned kBlockThreads = 256;
 
-// A branch of elements D.
+// A branch stored as one tensor of D.
 template <class D>
 struct WholeBranch {
   const D* data;
@@ -24,8 +24,8 @@ struct WholeBranch {
   __device__ Floats floats(const Raw& raw) const { return unpacked(raw); }
 };
 
-// A branch that is the sum of parts, `distance` elements apart.
-struct BranchInParts {
+// A branch in split-K form: the sum of partial products that are `distance` elements apart.
+struct SplitKBranch {
   const float* data;
   int64_t distance;
   int parts;
@@ -72,8 +72,8 @@ struct ResidualRows {
     typename Branch::Raw branch;
   };
   using Parameters = Words;
-  using Place = MaskRow;
-  __device__ Place place(int64_t row) const { return mask_row(mask, row); }
+  using RowState = MaskRow;
+  __device__ RowState row_state(int64_t row) const { return mask_row(mask, row); }
   __device__ void prefetch(int column) const { bias.prefetch(column); }
   __device__ Parameters parameters(int column) const {
     return bias.is_null() ? Words{} : bias.fetch(column, kVector);
@@ -83,14 +83,14 @@ struct ResidualRows {
     return {load_pack(residual + at), branch.fetch(at)};
   }
   __device__ RawPack<T> finish(int64_t row, int column, const Raw& raw,
-                               const Parameters& parameters, const Place& place) const {
+                               const Parameters& parameters, const RowState& row_state) const {
     Floats sum = branch.floats(raw.branch);
     if (!bias.is_null()) {
       const Floats b = bias.floats(parameters);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) sum.values[i] = __fadd_rn(sum.values[i], b.values[i]);
     }
-    apply(mask, place, column, sum);
+    apply(mask, row_state, column, sum);
     const Floats from = unpacked(raw.residual);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum.values[i] = __fadd_rn(from.values[i], sum.values[i]);
@@ -120,7 +120,7 @@ bool dispatch_pair(DType stream, DType branch, const F& f) {
   return true;
 }
 
-// May every row be read and written in packs of 16 bytes? Null views may.
+// True if every row allows accesses in packs of 16 bytes; true for null views.
 template <class... Views>
 bool are_wide(int64_t cols, const Views&... views) {
   return (is_wide(views, cols) && ...);
@@ -160,16 +160,16 @@ bool residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
       launch_rows<T>(forward, rows_of.template operator()<T>(whole), stream, kWho);
     });
   }
-  const BranchInParts in_parts{branch.as<float>(), x.numel(), static_cast<int>(branch.size(0))};
+  const SplitKBranch split_k{branch.as<float>(), x.numel(), static_cast<int>(branch.size(0))};
   dispatch_floating(x.dtype, kWho, [&]<class T>() {
-    launch_few_rows<T>(forward, rows_of.template operator()<T>(in_parts), stream, kWho);
+    launch_few_rows<T>(forward, rows_of.template operator()<T>(split_k), stream, kWho);
   });
   return true;
 }
 
 bool residual_norm_adds_parts(const Shape& x, int64_t parts) {
   return parts <= kMostDepthParts && x[0] * x[1] <= kMostOverlapped && x[2] % kVector == 0 &&
-         x[2] <= int64_t{BranchInParts::kMostThreads} * kVector;
+         x[2] <= int64_t{SplitKBranch::kMostThreads} * kVector;
 }
 
 bool residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past, ConstView dy,
