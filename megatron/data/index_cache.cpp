@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
@@ -19,16 +20,17 @@ namespace {
 constexpr double kSecondsPerSample = 1e-7;
 constexpr double kLongSeconds = 5;
 
-// Size and time of a file, for a file of text; empty if there is none.
-std::string state_of(const std::filesystem::path& file) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(file, error);
-  if (error) return {};
-  const auto time = std::filesystem::last_write_time(file, error);
-  if (error) return {};
+std::string size_text(const std::filesystem::path& file, uintmax_t size) {
+  return fmt::format("{}: {} bytes, ", file.filename().string(), size);
+}
+
+std::string checksum_text(const std::filesystem::path& file) {
+  return fmt::format("crc32c {:08x}, ", crc32c(MappedFile(file).bytes()));
+}
+
+std::string time_text(std::filesystem::file_time_type time) {
   const auto since_1970 = std::chrono::file_clock::to_sys(time).time_since_epoch();
-  return fmt::format("{}: {} bytes, written {} ns after 1970\n", file.filename().string(), size,
-                     std::chrono::nanoseconds(since_1970).count());
+  return fmt::format("written {} ns after 1970\n", std::chrono::nanoseconds(since_1970).count());
 }
 
 }  // namespace
@@ -40,8 +42,13 @@ IndexCache::IndexCache(std::filesystem::path directory, std::string_view class_n
       split_(split),
       stem_(fmt::format("{}-{}", md5_hex(description), class_name)),
       description_(std::move(description)),
-      data_(std::move(data)),
-      state_(state_of(data_)) {
+      data_(std::move(data)) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(data_, error);
+  if (!error) size_text_ = size_text(data_, size);
+  const auto time = std::filesystem::last_write_time(data_, error);
+  if (!error) time_text_ = time_text(time);
+
   if (naming == CacheNaming::kWithSplit) stem_ += fmt::format("-{}", split_name(split));
 }
 
@@ -68,9 +75,14 @@ bool IndexCache::holds(std::initializer_list<std::string_view> names) const {
 }
 
 bool IndexCache::is_of_present_data(std::initializer_list<std::string_view> names) const {
-  if (state_.empty()) return true;  // there are no data to compare with
+  if (!has_data()) return true;  // to compare with
   std::error_code error;
-  if (std::filesystem::exists(state_file(), error)) return read_text(state_file()) == state_;
+  if (std::filesystem::exists(state_file(), error)) {
+    const std::string state = read_text(state_file());
+    if (!state.starts_with(size_text_)) return false;
+    // A copy has another time, and the same checksum.
+    return state.ends_with(time_text_) || state.starts_with(size_text_ + checksum_text(data_));
+  }
   const auto written = std::filesystem::last_write_time(data_, error);
   return !error && std::all_of(names.begin(), names.end(), [&](std::string_view name) {
     const auto cached = std::filesystem::last_write_time(array_file(name), error);
@@ -93,7 +105,9 @@ bool IndexCache::save(const std::function<void()>& save_arrays) const {
   try {
     std::filesystem::create_directories(directory_);
     save_arrays();
-    if (!state_.empty()) write_text_atomically(state_file(), state_);
+    if (has_data()) {
+      write_text_atomically(state_file(), size_text_ + checksum_text(data_) + time_text_);
+    }
     write_text_atomically(description_file(), description_);
     return true;
   } catch (const IoError& error) {

@@ -19,9 +19,9 @@ enum class CacheNaming {
 
 // The files with the index arrays of one dataset, named after the digest of a text that describes
 // everything they depend on but the state of the data. That is in a file of its own,
-// "<digest>-GPTDataset-data.txt": size and time of the dataset's .idx when the arrays were built.
-// Files appear atomically, the description last, so ranks may build the same index at the same
-// time.
+// "<digest>-GPTDataset-data.txt": size, checksum and time of the dataset's .idx when the arrays
+// were built. The checksum is only compared where the time is another one. Files appear atomically,
+// the description last, so ranks may build the same index at the same time.
 //
 // Compat: Megatron-LM has the same files without the state, and reads arrays of any state. Arrays
 // without it are taken if they are not older than the .idx.
@@ -45,6 +45,7 @@ class IndexCache {
   bool save(const std::function<void()>& save_arrays) const;
 
  private:
+  bool has_data() const { return !size_text_.empty() && !time_text_.empty(); }
   std::filesystem::path state_file() const;
   bool is_of_present_data(std::initializer_list<std::string_view> names) const;
 
@@ -53,7 +54,9 @@ class IndexCache {
   std::string stem_;
   std::string description_;
   std::filesystem::path data_;
-  std::string state_;  // of data_, when this object was made
+  // Of data_, when this object was made; empty if there is no such file.
+  std::string size_text_;
+  std::string time_text_;
 };
 
 }  // namespace megatron

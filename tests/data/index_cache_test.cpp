@@ -36,9 +36,11 @@ TEST(IndexCacheTest, KeepsTheStateOfItsData) {
   };
   ASSERT_TRUE(cache().save([] {}));
   EXPECT_EQ(read_text(directory.path() / "99914b932bd37a50b983c5e7c90ae93b-GPTDataset-data.txt"),
-            "a.idx: 5 bytes, written 1700000000000000000 ns after 1970\n");
+            "a.idx: 5 bytes, crc32c 18d12335, written 1700000000000000000 ns after 1970\n");
   EXPECT_TRUE(cache().holds({}));
   std::filesystem::last_write_time(data, time + std::chrono::milliseconds(1));
+  EXPECT_TRUE(cache().holds({}));  // a copy
+  directory.write("a.idx", "12346");
   CapturedStderr captured;
   EXPECT_FALSE(cache().holds({}));
   EXPECT_EQ(captured.text(), "warning: " + cache().description_file().string() +
