@@ -6,7 +6,8 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Copies units of sizeof(Unit) bytes; a head has `per_head` of them, and the layouts count in them.
+// Copies units of sizeof(Unit) bytes; a head has `per_head` units, and the layouts' strides are in
+// units.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
     copy_heads_kernel(Unit* dst, const Unit* src, HeadsLayout to, HeadsLayout from, int64_t s,

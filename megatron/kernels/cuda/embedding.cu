@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kWarps = 8;     // entries of `order` per block
 constexpr int kUnrolled = 8;  // rows of dy loaded at once
 
-// Each warp handles one entry of `order`. At the first entry of an id it sums all rows of it,
-// a pack of columns per lane, in order: the sums are bit-equal to the CPU's.
+// Each warp handles one entry of `order`. At the first entry of an id it sums all rows of it, a
+// pack of columns per lane, in order: the sums are bit-equal to the CPU's.
 __global__ void __launch_bounds__(32 * kWarps)
     backward_kernel(Sink dtable, Source dy, const int64_t* ids, const int64_t* order, int64_t count,
                     int64_t batch, int64_t length, int64_t first_row, int64_t num_rows,

@@ -95,7 +95,7 @@ const char* text_of(Fp8Blocks blocks) {
   return "";
 }
 
-// Sets the addresses that an epilogue reads and writes, and those of scales.
+// Sets the addresses of the bias, the epilogue's auxiliary input and the scales.
 void point(MatmulPlan& plan, const MatmulOperands& operands) {
   if (operands.bias != nullptr) {
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
@@ -115,8 +115,8 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, int64_t rows, i
                                      static_cast<uint64_t>(rows), cols));
 }
 
-// Makes a layout that of `count` matrices. Each has `cols` of the columns of the row-major matrix
-// and begins `distance` elements after the one before.
+// Turns a layout into a batch of `count` matrices, each with `cols` columns of the row-major matrix
+// and `distance` elements apart.
 void set_batch(cublasLtMatrixLayoutOpaque_t& layout, int64_t count, int64_t cols,
                int64_t distance) {
   const auto set = [&layout](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {

@@ -81,8 +81,8 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Ends a batch of copies of this thread; wait_for_copies_before<N>() waits for all but the last N
-// batches.
+// Commits this thread's copies as a group; wait_for_copies_before<N>() waits until at most N groups
+// are pending.
 __device__ __forceinline__ void end_batch_of_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -98,7 +98,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// Two elements, the first in the lower half.
+// Rounds and packs two elements, the first in the lower half.
 template <class T>
 __device__ __forceinline__ uint32_t pack_two(float first, float second);
 template <>
@@ -114,13 +114,14 @@ __device__ __forceinline__ uint32_t pack_two<Float16>(float first, float second)
   return two;
 }
 
-// The larger of the lower and of the upper halves, unsigned: compute capability 9.0.
+// Unsigned maximum of each half (compute capability 9.0).
 __device__ __forceinline__ uint32_t max_of_halves(uint32_t a, uint32_t b) {
   uint32_t both;
   asm("max.u16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
   return both;
 }
-// The highest bit of a's half in every bit of the lower half, and that of b's in the upper half.
+// Fills the lower half of the result with the highest bit of a's selected half, the upper half with
+// that of b's.
 template <bool kUpper>
 __device__ __forceinline__ uint32_t spread_highest_bits(uint32_t a, uint32_t b) {
   uint32_t both;
@@ -128,9 +129,9 @@ __device__ __forceinline__ uint32_t spread_highest_bits(uint32_t a, uint32_t b) 
   return both;
 }
 
-// Counters through which blocks exchange results in global memory. A block writes its results and
-// passes a barrier; then one of its threads calls store_release(). After a thread of another block
-// has loaded that value, its block sees the results after the next barrier.
+// Release-acquire synchronization of blocks through a counter in global memory. A block writes its
+// results and passes a barrier; then one of its threads calls store_release(). After a thread of
+// another block has acquired that value, its block sees the results after the next barrier.
 __device__ __forceinline__ int load_acquire(const int* counter) {
   int value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];"

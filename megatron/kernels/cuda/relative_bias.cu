@@ -4,7 +4,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// A thread for a distance.
+// One thread for each distance.
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(float* bias, const float* table, const int64_t* buckets, int64_t heads,
                    int64_t distances) {
@@ -14,8 +14,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t head = 0; head < heads; ++head) bias[head * distances + i] = row[head];
 }
 
-// A block sums one element of the table: it passes over all distances of the head and adds those of
-// its bucket. Each thread's part, and the order of the parts, depend on the shape alone.
+// One block for each element of the table: it sums the gradients of all distances in the bucket.
+// The partition over threads, and the order of sums, depend only on the shape.
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(float* dtable, const float* dbias, const int64_t* buckets, int64_t heads,
                     int64_t distances) {
