@@ -1,6 +1,7 @@
 #include "megatron/serve/http_server.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,6 +17,8 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/core/printable.h"
 
 namespace megatron::serve {
 namespace {
@@ -24,8 +27,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kBacklog = 1024;
 constexpr size_t kMaxRequestsOfConnection = 1000;
-// Of a request beside its body.
-constexpr int64_t kMaxHeadBytes = 256 << 10;
+// The request line and the headers, which become more than 100 bytes each.
+constexpr int64_t kMaxHeadBytes = 32 << 10;
+constexpr int64_t kMaxHeadLines = 128;
+// Of a body beside its content: the sizes of chunks.
+constexpr int64_t kMaxFramingBytes = 256 << 10;
 // Time for a client to read why its connection ends.
 constexpr std::chrono::seconds kRefusalTime(1);
 // Connections that end at the same time; still further ones are closed without an answer.
@@ -68,13 +74,18 @@ void name_of_peer(const sockaddr_storage& address, socklen_t size, std::string& 
 // A socket whose reads share one deadline.
 class HttpServer::Connection final : public httplib::Stream {
  public:
-  Connection(socket_t fd, const HttpLimits& limits) : fd_(fd), limits_(limits) {}
+  Connection(socket_t fd, const HttpLimits& limits, ByteBudget& memory)
+      : fd_(fd), limits_(limits), memory_(memory) {}
+  ~Connection() override { end_memory(); }
 
   // Waits for the first byte of a request, until the connection has been idle too long.
   bool has_request(const std::atomic<bool>& is_ending) {
     const auto idle_until = Clock::now() + limits_.idle_time;
     read_until_ = idle_until;
-    allowed_ = limits_.max_body_bytes + kMaxHeadBytes;
+    head_ = {};
+    num_body_bytes_ = 0;
+    is_out_of_memory_ = false;
+    end_memory();
     while (begin_ == end_ && !is_ending) {
       const auto slice = std::min(idle_until, Clock::now() + std::chrono::milliseconds(100));
       if (poll_until(fd_, POLLIN, slice)) {
@@ -102,8 +113,7 @@ class HttpServer::Connection final : public httplib::Stream {
   ssize_t read(char* to, size_t size) override {
     if (begin_ == end_ && !(poll_until(fd_, POLLIN, read_until_) && fill())) return -1;
     const size_t count = std::min(size, end_ - begin_);
-    allowed_ -= static_cast<int64_t>(count);
-    if (allowed_ < 0) return -1;
+    if (!is_allowed({buffer_.data() + begin_, count})) return -1;
     std::copy_n(buffer_.data() + begin_, count, to);
     begin_ += count;
     return static_cast<ssize_t>(count);
@@ -139,7 +149,59 @@ class HttpServer::Connection final : public httplib::Stream {
   }
   socket_t socket() const override { return fd_; }
 
+  bool take_memory(int64_t bytes) {
+    const bool is_taken = memory_.grow_to(memory_.held() + bytes);
+    most_memory_ = std::max(most_memory_, memory_.held());
+    return is_taken;
+  }
+  void give_memory_back() {
+    memory_.shrink_to(2 * counted_bytes());  // a text of growing size has up to twice its bytes
+  }
+  bool is_out_of_memory() const { return is_out_of_memory_; }
+
  private:
+  // The part of a request before the empty line.
+  struct Head {
+    int64_t bytes = 0;
+    int64_t lines = 0;
+    int end = 0;  // how many characters of \n\r\n, which ends it, came last
+    bool is_over() const { return end == 3; }
+    void take(char c) {
+      ++bytes;
+      lines += c == '\n' ? 1 : 0;
+      if (c == '\n') {
+        end = end == 2 ? 3 : 1;
+      } else {
+        end = c == '\r' && end == 1 ? 2 : 0;
+      }
+    }
+  };
+
+  // What a large request has freed goes back to the system: else each thread's heap keeps some.
+  void end_memory() {
+    constexpr int64_t kLarge = int64_t{8} << 20;
+    if (std::exchange(most_memory_, 0) >= kLarge) ::malloc_trim(0);
+    memory_.shrink_to(0);
+  }
+
+  int64_t counted_bytes() const {
+    return std::max<int64_t>(0, num_body_bytes_ - HttpLimits::kFreeBodyBytes);
+  }
+
+  // Counts bytes before the library gets them.
+  bool is_allowed(std::string_view bytes) {
+    size_t at = 0;
+    while (at < bytes.size() && !head_.is_over()) head_.take(bytes[at++]);
+    num_body_bytes_ += static_cast<int64_t>(bytes.size() - at);
+    if (head_.bytes > kMaxHeadBytes || head_.lines > kMaxHeadLines ||
+        num_body_bytes_ > limits_.max_body_bytes + kMaxFramingBytes) {
+      return false;
+    }
+    is_out_of_memory_ = !memory_.grow_to(counted_bytes() * HttpLimits::kMemoryOfByte);
+    most_memory_ = std::max(most_memory_, memory_.held());
+    return !is_out_of_memory_;
+  }
+
   bool fill() {
     const ssize_t count = ::recv(fd_, buffer_.data(), buffer_.size(), 0);
     begin_ = 0;
@@ -150,7 +212,11 @@ class HttpServer::Connection final : public httplib::Stream {
   socket_t fd_;
   const HttpLimits& limits_;
   Clock::time_point read_until_;
-  int64_t allowed_ = 0;  // bytes that the request may still have
+  Head head_;  // of this request
+  int64_t num_body_bytes_ = 0;
+  BudgetShare memory_;
+  int64_t most_memory_ = 0;  // of this request
+  bool is_out_of_memory_ = false;
   std::array<char, 8192> buffer_{};
   size_t begin_ = 0;
   size_t end_ = 0;
@@ -162,6 +228,9 @@ namespace {
 // but tells them the request alone.
 struct ServedConnection {
   std::function<bool()> is_client_gone;
+  std::function<bool(int64_t)> take_memory;
+  std::function<void()> give_memory_back;
+  std::function<bool()> is_out_of_memory;
   bool must_close = false;   // a part of the request was not read
   bool is_refusing = false;  // this thread accepts connections and has one too many
 };
@@ -317,7 +386,10 @@ class HttpServer::Threads final : public httplib::TaskQueue {
 };
 
 HttpServer::HttpServer(const HttpLimits& limits)
-    : limits_(limits), refusals_(std::make_unique<Refusals>()) {
+    : limits_(limits),
+      memory_(limits.max_request_memory > 0 ? limits.max_request_memory
+                                            : 16 * limits.max_body_bytes),
+      refusals_(std::make_unique<Refusals>()) {
   new_task_queue = [this] { return new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
   set_tcp_nodelay(true);
@@ -350,35 +422,54 @@ void HttpServer::close_after_answer() { served.must_close = true; }
 
 bool HttpServer::client_is_gone() { return served.is_client_gone && served.is_client_gone(); }
 
+bool HttpServer::take_memory(int64_t bytes) {
+  return !served.take_memory || served.take_memory(bytes);
+}
+
+void HttpServer::give_memory_back() {
+  if (served.give_memory_back) served.give_memory_back();
+}
+
+bool HttpServer::is_out_of_memory() { return served.is_out_of_memory && served.is_out_of_memory(); }
+
 bool HttpServer::process_and_close_socket(socket_t socket) {
   if (served.is_refusing) {
     refusals_->take(socket);
     return true;
   }
-  serve(socket);
+  try {
+    serve(socket);
+  } catch (const std::exception& error) {  // of the library, outside of all handlers
+    warn(fmt::format("a connection ends: {}", printable(error.what())));
+  }
+  served = {};
   ::shutdown(socket, SHUT_RDWR);
   ::close(socket);
   return true;
 }
 
 void HttpServer::serve(socket_t socket) {
-  Connection connection(socket, limits_);
+  Connection connection(socket, limits_, memory_);
   served.is_client_gone = [&] { return connection.is_gone(); };
+  served.take_memory = [&](int64_t bytes) { return connection.take_memory(bytes); };
+  served.give_memory_back = [&] { connection.give_memory_back(); };
+  served.is_out_of_memory = [&] { return connection.is_out_of_memory(); };
   for (size_t left = kMaxRequestsOfConnection; left > 0 && connection.has_request(is_ending_);
        --left) {
     const bool is_last = left == 1 || is_ending_;
     bool is_closed = false;
-    // Compressed streams wait for more text, and compressed bodies may be bombs: neither is
-    // offered.
-    const auto without_compression = [](httplib::Request& request) {
+    // Compressed streams wait for more text, compressed bodies may be bombs, and many ranges of an
+    // answer would be many copies of it: none is offered.
+    const auto simplify = [](httplib::Request& request) {
       request.headers.erase("Accept-Encoding");
       request.headers.erase("Content-Encoding");
+      request.headers.erase("Range");
+      request.ranges.clear();
     };
-    const bool is_whole = process_request(connection, is_last, is_closed, without_compression);
+    const bool is_whole = process_request(connection, is_last, is_closed, simplify);
     if (!is_whole || is_closed || is_last || served.must_close) break;
   }
-  served.is_client_gone = nullptr;
-  if (std::exchange(served.must_close, false)) end_politely(socket);
+  if (served.must_close) end_politely(socket);
 }
 
 }  // namespace megatron::serve

@@ -8,20 +8,31 @@
 #include <memory>
 #include <string>
 
+#include "megatron/serve/byte_budget.h"
+
 namespace megatron::serve {
 
 struct HttpLimits {
   int64_t max_connections = 512;
   int64_t max_body_bytes = int64_t{16} << 20;
+  // Memory of the bodies of all requests, and of what is made of them until the model has it. A
+  // byte of a body counts kMemoryOfByte times; the first kFreeBodyBytes of a body do not count, so
+  // that small requests are answered whatever others send. 0: 16 times max_body_bytes.
+  int64_t max_request_memory = 0;
+  static constexpr int64_t kMemoryOfByte = 8;
+  static constexpr int64_t kFreeBodyBytes = int64_t{16} << 10;
   std::chrono::milliseconds request_time{30'000};  // to send a whole request
   std::chrono::milliseconds write_time{30'000};    // to take a piece of an answer
   std::chrono::milliseconds idle_time{5'000};      // between two requests of a connection
 };
 
+inline constexpr const char* kNoMemory =
+    "the bodies of all requests take more memory than --max-request-memory allows; try again later";
+
 // cpp-httplib's server with a thread for each connection and its own way of reading: a client that
 // sends or takes bytes too slowly is given up after a time for the whole request, not for each
 // byte, and a handler can ask whether its client is still there. A connection too many is answered
-// with 429 at once.
+// with 429 at once, and so is one whose body is more than the memory of all requests holds.
 class HttpServer final : public httplib::Server {
  public:
   explicit HttpServer(const HttpLimits& limits);
@@ -37,6 +48,12 @@ class HttpServer final : public httplib::Server {
   static bool client_is_gone();
   // In a handler: a part of the request was not read, so the connection ends with the answer.
   static void close_after_answer();
+  // In a handler: takes memory for what is made of the body; false if there is not so much.
+  static bool take_memory(int64_t bytes);
+  // In a handler: the body has been read, and only its text stays.
+  static void give_memory_back();
+  // In the handler of errors: the body was not read because there is no memory for it.
+  static bool is_out_of_memory();
   int64_t num_connections() const { return num_connections_; }
 
  private:
@@ -47,6 +64,7 @@ class HttpServer final : public httplib::Server {
   void serve(socket_t socket);
 
   HttpLimits limits_;
+  ByteBudget memory_;
   std::atomic<bool> is_ending_ = false;
   std::atomic<int64_t> num_connections_ = 0;
   std::unique_ptr<Refusals> refusals_;

@@ -6,8 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
+#include "megatron/core/log.h"
+#include "megatron/core/printable.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/serve/http_server.h"
 #include "megatron/serve/megatron_fields.h"
+#include "megatron/serve/request_body.h"
 
 namespace megatron::serve {
 namespace {
@@ -51,10 +56,19 @@ std::vector<std::string> segments_of(const Tokenizer& tokenizer, std::span<const
   return segments;
 }
 
+// The ids of a text of this program; none if the tokenizer cannot write it, as a NullTokenizer.
+std::vector<int32_t> ids_if_any(const Tokenizer& tokenizer, const char* text) {
+  try {
+    return tokenizer.encode(text);
+  } catch (const FormatError&) {
+    return {};
+  }
+}
+
 // The ids that end a text, by the fields of a request.
 void set_stops(Request& request, const ServedModel& model, const Fields& fields) {
   const auto single = [&](const char* text) -> std::optional<int32_t> {
-    const std::vector<int32_t> ids = model.tokenizer.encode(text);
+    const std::vector<int32_t> ids = ids_if_any(model.tokenizer, text);
     if (ids.empty()) return {};
     return model.tokenizer.decode({&ids.back(), 1}) == text ? std::optional(ids.back())
                                                             : std::nullopt;
@@ -71,7 +85,7 @@ void set_stops(Request& request, const ServedModel& model, const Fields& fields)
   } else {
     request.stop_tokens = model.end_tokens;
   }
-  const std::vector<int32_t> colon = model.tokenizer.encode(":");
+  const std::vector<int32_t> colon = ids_if_any(model.tokenizer, ":");
   if (fields.prevent_newline_after_colon && !colon.empty() && newline) {
     request.never_after = {colon.back(), *newline};
   }
@@ -172,6 +186,7 @@ json beams_answer(const ServedModel& model, const Request& request,
 
 Answer answer_of(ServedModel& model, const Fields& fields) {
   const std::vector<Request> requests = requests_of(model, fields);
+  HttpServer::give_memory_back();
   std::vector<std::vector<int32_t>> tokens;
   for (const Request& request : requests) tokens.push_back(request.prompt);
   json logprobs = json::array();
@@ -219,24 +234,36 @@ Answer megatron_api(ServedModel& model, const std::string& body, const std::stri
                    "Did not attempt to load JSON data because the request Content-Type was not "
                    "'application/json'.");
   }
-  const json request = json::parse(body, nullptr, false);
-  if (request.is_discarded()) {
+  Fields fields;
+  try {
+    fields = checked_fields(parse_body(body));
+  } catch (const Refusal& refused) {
+    return refusal(model, refused);
+  } catch (const Overloaded& error) {
+    return message(429, error.what());
+  } catch (const JsonTooLarge& error) {
+    return message(400, error.what());
+  } catch (const FormatError&) {
     return message(400,
                    "The browser (or proxy) sent a request that this server could not understand.");
   }
   try {
-    return answer_of(model, checked_fields(request));
+    return answer_of(model, fields);
   } catch (const Refusal& refused) {
     return refusal(model, refused);
   } catch (const ConfigError& error) {  // a limit of this server's own
     return refusal(model, Refusal(error.what()));
+  } catch (const FormatError& error) {  // a text that the tokenizer does not take
+    return refusal(model, Refusal(error.what()));
   } catch (const Overloaded& error) {
     return message(429, error.what());
   } catch (const Failed& error) {
+    warn(fmt::format("PUT /api: 500, {}", printable(error.what())));
     return message(500, error.what());
   } catch (const Unavailable& error) {
     return message(503, error.what());
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    warn(fmt::format("PUT /api: 500, {}", printable(error.what())));
     return message(500, "Internal Server Error");
   }
 }

@@ -6,7 +6,10 @@
 #include <limits>
 #include <utility>
 
+#include "megatron/core/json.h"
+#include "megatron/core/printable.h"
 #include "megatron/serve/chat_template.h"
+#include "megatron/serve/request_body.h"
 
 namespace megatron::serve {
 namespace {
@@ -33,8 +36,8 @@ int64_t int_of(const json& request, const char* name, int64_t fallback, int64_t 
   if (value == nullptr) return fallback;
   const bool fits = value->is_number_integer() && *value >= least && *value <= most;
   if (!fits) {
-    refuse(name,
-           fmt::format("{} must be an integer between {} and {}", value->dump(), least, most));
+    refuse(name, fmt::format("{} must be an integer between {} and {}", shortened_json(*value),
+                             least, most));
   }
   return value->get<int64_t>();
 }
@@ -45,7 +48,8 @@ double number_of(const json& request, const char* name, double fallback, double 
   if (value == nullptr) return fallback;
   const bool fits = value->is_number() && *value >= least && *value <= most;
   if (!fits) {
-    refuse(name, fmt::format("{} must be a number between {} and {}", value->dump(), least, most));
+    refuse(name, fmt::format("{} must be a number between {} and {}", shortened_json(*value), least,
+                             most));
   }
   return value->get<double>();
 }
@@ -53,7 +57,9 @@ double number_of(const json& request, const char* name, double fallback, double 
 bool bool_of(const json& request, const char* name) {
   const json* value = given(request, name);
   if (value == nullptr) return false;
-  if (!value->is_boolean()) refuse(name, fmt::format("{} must be true or false", value->dump()));
+  if (!value->is_boolean()) {
+    refuse(name, fmt::format("{} must be true or false", shortened_json(*value)));
+  }
   return value->get<bool>();
 }
 
@@ -274,8 +280,14 @@ std::string ApiError::body() const {
 }
 
 json object_of(const std::string& body) {
-  json value = json::parse(body, nullptr, false);
-  if (value.is_discarded()) throw ApiError(400, "the body is not valid JSON in UTF-8");
+  json value;
+  try {
+    value = parse_body(body);
+  } catch (const JsonTooLarge& error) {
+    throw ApiError(400, error.what());
+  } catch (const FormatError&) {
+    throw ApiError(400, "the body is not valid JSON in UTF-8");
+  }
   if (!value.is_object()) throw ApiError(400, "the body must be a JSON object");
   return value;
 }
@@ -288,7 +300,7 @@ Completion completion_of(ServedModel& model, const json& request, bool is_chat) 
     if (name->get<std::string>() != model.name) {
       throw ApiError(404,
                      fmt::format("The model `{}` does not exist; this server has `{}`",
-                                 name->get<std::string>(), model.name),
+                                 shortened(name->get_ref<const std::string&>()), model.name),
                      "model", "model_not_found");
     }
   }

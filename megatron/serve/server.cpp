@@ -8,10 +8,13 @@
 #include <thread>
 
 #include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/core/log.h"
+#include "megatron/core/printable.h"
 #include "megatron/serve/megatron_api.h"
 #include "megatron/serve/openai_answer.h"
 #include "megatron/serve/page.h"
+#include "megatron/serve/request_body.h"
 
 namespace megatron::serve {
 namespace {
@@ -19,16 +22,27 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kJson = "application/json";
+constexpr size_t kLoggedBytes = 16 << 10;  // of a request
+// /tokenize answers with an id for each byte, if need be: a number, a JSON value, and digits.
+constexpr size_t kMaxTokenizedBytes = 2 << 20;
+constexpr int64_t kMemoryOfTokenizedByte = 48;
 
-std::string dumped(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string dumped(const Json& value) { return dump_json(value); }
 
 void set_error(httplib::Response& response, const ApiError& error) {
   response.status = error.status;
   if (error.status == 429) response.set_header("Retry-After", "1");
   if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
   response.set_content(error.body(), kJson);
+}
+
+// The error, which its client cannot repair: who runs the server reads why.
+ApiError logged(const httplib::Request& request, ApiError error) {
+  if (error.status == 500) {
+    warn(fmt::format("{} {}: 500, {}", shortened(request.method), shortened(request.path),
+                     printable(error.what())));
+  }
+  return error;
 }
 
 // The error that an exception of a handler means.
@@ -72,8 +86,9 @@ Outcome complete(const ServedModel& model, const Completion& completion, Ticket&
 
 // A completion whose answer is sent while it comes. Lives as long as the response.
 struct Streamed {
-  Streamed(ServedModel& the_model, Completion the_completion)
+  Streamed(ServedModel& the_model, Completion the_completion, const httplib::Request& the_request)
       : model(the_model),
+        request(the_request),
         completion(std::move(the_completion)),
         ticket(model.service.submit(requests_of(completion))),
         answer(model, completion) {}
@@ -84,14 +99,14 @@ struct Streamed {
       return sink.write(frame.data(), frame.size());
     };
     const auto send_chunk = [&](const Json& chunk) { return send(dumped(chunk)); };
-    bool is_open = true;
-    for (const Json& chunk : answer.first_chunks()) is_open = is_open && send_chunk(chunk);
-    if (!is_open) return false;
     try {
+      bool is_open = true;
+      for (const Json& chunk : answer.first_chunks()) is_open = is_open && send_chunk(chunk);
+      if (!is_open) return false;
       if (complete(model, completion, *ticket, answer, send_chunk) == Outcome::kGone) return false;
       if (completion.include_usage) send_chunk(answer.usage_chunk());
     } catch (const std::exception& error) {
-      std::string body = api_error_of(error).body();
+      std::string body = logged(request, api_error_of(error)).body();
       body.pop_back();
       send(body);
     }
@@ -101,6 +116,7 @@ struct Streamed {
   }
 
   ServedModel& model;
+  const httplib::Request& request;  // lives longer than its response
   Completion completion;
   std::unique_ptr<Ticket> ticket;
   CompletionAnswer answer;
@@ -111,22 +127,30 @@ struct Streamed {
 struct Server::Routes {
   Routes(ServedModel& the_model, const ServerOptions& the_options)
       : model(the_model), options(the_options), http(the_options.limits) {
+    options.access.host = options.host;
     http.set_pre_routing_handler(
         [this](const httplib::Request& request, httplib::Response& response) {
-          return is_allowed(request, response) ? httplib::Server::HandlerResponse::Unhandled
-                                               : httplib::Server::HandlerResponse::Handled;
+          const bool goes_on = !is_preflight(request, response) && is_allowed(request, response);
+          const bool reads_body = request.method == "POST" || request.method == "PUT" ||
+                                  request.method == "PATCH" || request.method == "DELETE";
+          // What is not read would be taken for the next request.
+          if (has_body(request) && !(goes_on && reads_body)) close_connection(response);
+          return goes_on ? httplib::Server::HandlerResponse::Unhandled
+                         : httplib::Server::HandlerResponse::Handled;
         });
     http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (response.body.empty()) set_missing(request, response);
     });
-    http.set_exception_handler(
-        [](const httplib::Request&, httplib::Response& response, const std::exception_ptr& thrown) {
-          try {
-            std::rethrow_exception(thrown);
-          } catch (const std::exception& error) {
-            set_error(response, api_error_of(error));
-          }
-        });
+    http.set_exception_handler([](const httplib::Request& request, httplib::Response& response,
+                                  const std::exception_ptr& thrown) {
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const std::exception& error) {
+        set_error(response, logged(request, api_error_of(error)));
+      } catch (...) {
+        set_error(response, logged(request, ApiError(500, "an unknown error")));
+      }
+    });
     add_api();
     add_openai();
     add_tokenizer();
@@ -134,11 +158,46 @@ struct Server::Routes {
     add_page();
   }
 
-  // Everybody may see the page and whether the server lives.
+  static bool has_body(const httplib::Request& request) {
+    return request.has_header("Transfer-Encoding") ||
+           (request.has_header("Content-Length") &&
+            request.get_header_value("Content-Length") != "0");
+  }
+  static void close_connection(httplib::Response& response) {
+    HttpServer::close_after_answer();
+    response.set_header("Connection", "close");
+  }
+
+  // The question of a browser whether a page may ask; answered for pages that may.
+  bool is_preflight(const httplib::Request& request, httplib::Response& response) const {
+    const std::string origin = request.get_header_value("Origin");
+    if (origin.empty() || !options.access.allows_origin(origin)) return false;
+    response.set_header("Access-Control-Allow-Origin", origin);
+    response.set_header("Vary", "Origin");
+    if (request.method != "OPTIONS" || !request.has_header("Access-Control-Request-Method")) {
+      return false;
+    }
+    response.status = 204;
+    response.set_header("Access-Control-Allow-Methods", "GET, POST, PUT");
+    response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+    response.set_header("Access-Control-Max-Age", "600");
+    return true;
+  }
+
+  // Everybody may see whether the server lives; who has no key, must be no page of a stranger.
   bool is_allowed(const httplib::Request& request, httplib::Response& response) const {
-    const bool is_open = options.api_key.empty() || request.path == "/health" ||
-                         request.path == "/v1/health" || request.path == "/" ||
-                         request.path == "/index.html";
+    if (request.path == "/health" || request.path == "/v1/health") return true;
+    if (options.api_key.empty()) {
+      std::optional<std::string> problem = options.access.problem(
+          request.get_header_value("Host"), request.get_header_value("Origin"));
+      if (request.get_header_value_count("Host") > 1 ||
+          request.get_header_value_count("Origin") > 1) {
+        problem = "the request has several headers Host or Origin; send one";
+      }
+      if (problem) set_error(response, ApiError(403, *problem, "", "not_allowed"));
+      return !problem;
+    }
+    const bool is_open = request.path == "/" || request.path == "/index.html";
     if (is_open ||
         are_equal(request.get_header_value("Authorization"), "Bearer " + options.api_key)) {
       return true;
@@ -151,13 +210,15 @@ struct Server::Routes {
   }
 
   static void set_missing(const httplib::Request& request, httplib::Response& response) {
-    if (response.status == 413) {
-      HttpServer::close_after_answer();
-      response.set_header("Connection", "close");
+    if (HttpServer::is_out_of_memory()) {
+      close_connection(response);
+      set_error(response, ApiError(429, kNoMemory, "", "overloaded"));
+    } else if (response.status == 413) {
+      close_connection(response);
       set_error(response, ApiError(413, "the body is larger than --max-body-bytes allows"));
     } else if (response.status == 404) {
-      set_error(response,
-                ApiError(404, fmt::format("{} {} is not known", request.method, request.path)));
+      set_error(response, ApiError(404, fmt::format("{} {} is not known", shortened(request.method),
+                                                    shortened(request.path))));
     } else {
       set_error(response, ApiError(response.status > 0 ? response.status : 400,
                                    "the request is not understood"));
@@ -188,10 +249,15 @@ struct Server::Routes {
 
   void log(const httplib::Request& request) const {
     if (!options.logs_requests) return;
-    const auto body = nlohmann::json::parse(request.body, nullptr, false);
-    if (body.is_object() && body.value("no_log", nlohmann::json(false)) == true) return;
-    print_line(fmt::format("request IP: {} {}", request.remote_addr,
-                           body.is_discarded() ? "" : dumped(body)));
+    std::string text;
+    try {
+      const nlohmann::json body = parse_body(request.body);
+      if (body.is_object() && body.value("no_log", nlohmann::json(false)) == true) return;
+      text = shortened(dump_json(body), kLoggedBytes);
+    } catch (const std::exception&) {  // its answer says what is wrong
+    }
+    HttpServer::give_memory_back();
+    print_line(fmt::format("request IP: {} {}", request.remote_addr, text));
   }
 
   void add_openai() {
@@ -217,6 +283,7 @@ struct Server::Routes {
   void answer_completion(const httplib::Request& request, httplib::Response& response,
                          bool is_chat) {
     Completion completion = completion_of(model, object_of(request.body), is_chat);
+    HttpServer::give_memory_back();
     if (!completion.stream) {
       const auto ticket = model.service.submit(requests_of(completion));
       CompletionAnswer answer(model, completion);
@@ -224,7 +291,7 @@ struct Server::Routes {
       response.set_content(dumped(answer.whole()), kJson);
       return;
     }
-    const auto streamed = std::make_shared<Streamed>(model, std::move(completion));
+    const auto streamed = std::make_shared<Streamed>(model, std::move(completion), request);
     response.set_header("Cache-Control", "no-cache");
     response.set_chunked_content_provider(
         "text/event-stream",
@@ -238,7 +305,19 @@ struct Server::Routes {
       if (!body.contains(name) || !body[name].is_string()) {
         throw ApiError(400, "prompt must be a string", "prompt");
       }
-      const std::vector<int32_t> ids = model.tokenizer.encode(body[name].get<std::string>());
+      const std::string& text = body[name].get_ref<const std::string&>();
+      if (text.size() > kMaxTokenizedBytes) {
+        throw ApiError(413,
+                       fmt::format("prompt has {} bytes; /tokenize takes at most {}, send parts",
+                                   text.size(), kMaxTokenizedBytes),
+                       "prompt");
+      }
+      const auto bytes = static_cast<int64_t>(text.size());
+      if (bytes > HttpLimits::kFreeBodyBytes &&
+          !HttpServer::take_memory(bytes * kMemoryOfTokenizedByte)) {
+        throw Overloaded(kNoMemory);
+      }
+      const std::vector<int32_t> ids = model.tokenizer.encode(text);
       response.set_content(
           dumped({{"count", ids.size()}, {"max_model_len", model.max_positions}, {"tokens", ids}}),
           kJson);

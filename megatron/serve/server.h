@@ -5,6 +5,7 @@
 
 #include "megatron/serve/http_server.h"
 #include "megatron/serve/served_model.h"
+#include "megatron/serve/web_access.h"
 
 namespace megatron::serve {
 
@@ -13,6 +14,8 @@ struct ServerOptions {
   int port = 5000;
   std::string api_key;  // empty: everybody may ask
   HttpLimits limits = {};
+  // Checked where there is no key; `host` in it is that above.
+  WebAccess access = {};
   bool logs_requests = false;  // a line for each request of /api, unless it says no_log
 };
 

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "megatron/core/json.h"
+
+namespace megatron::serve {
+
+// Of the body of a request, whose bytes HttpLimits bounds. A prompt of ids has a value for each.
+inline constexpr JsonLimits kRequestLimits = {
+    .max_depth = 64, .max_values = int64_t{1} << 20, .max_bytes = int64_t{1} << 60};
+
+// The JSON of a body. Takes the memory of its values from that of all requests before it makes
+// them: HttpServer::give_memory_back() gives it back. Throws FormatError, JsonTooLarge, Overloaded.
+nlohmann::json parse_body(const std::string& body);
+
+}  // namespace megatron::serve
