@@ -54,6 +54,11 @@ FlagTable flags_of(ServeFlags& flags) {
   table.add_optional(
       "--api-key", flags.server.api_key,
       "Clients must send it; the environment's MEGATRON_API_KEY is not shown by ps.");
+  table.add("--allowed-hosts", flags.server.access.allowed_hosts,
+            "Names in the header Host, beside those of this machine, by which clients without a "
+            "key may ask; .example.org is all names that end so, * any.");
+  table.add("--cors-allowed-origins", flags.server.access.allowed_origins,
+            "Web pages of other servers that may ask: https://chat.example.org, or * for any.");
   table.add_optional("--served-model-name", flags.served_model_name,
                      "Name for clients instead of the last part of --load.");
   table.add("--chat-template", flags.chat_template,
@@ -88,6 +93,10 @@ FlagTable flags_of(ServeFlags& flags) {
   table.add("--max-connections", flags.server.limits.max_connections,
             "Connections at once; others get 429.");
   table.add("--max-body-bytes", flags.server.limits.max_body_bytes, "Largest body of a request.");
+  table.add(
+      "--max-request-memory", flags.server.limits.max_request_memory,
+      "Bytes of memory for the bodies of all requests at once, 8 for a byte of a body; others "
+      "get 429. 0: 16 times --max-body-bytes.");
   table.add("--max-tokens-to-oom", flags.max_tokens_to_oom,
             "/api: most tokens of a request, all prompts padded.");
   table.add("--read-timeout", flags.read_timeout_s, "Seconds in which a request must arrive.");
@@ -113,6 +122,7 @@ std::vector<std::string> problems(const ServeFlags& flags) {
   at_least("--max-queue", flags.service.max_queue, 1);
   at_least("--max-connections", flags.server.limits.max_connections, 1);
   at_least("--max-body-bytes", flags.server.limits.max_body_bytes, 1);
+  at_least("--max-request-memory", flags.server.limits.max_request_memory, 0);
   at_least("--max-tokens-to-oom", flags.max_tokens_to_oom, 1);
   at_least("--read-timeout", flags.read_timeout_s, 1);
   at_least("--request-timeout", flags.request_timeout_s, 0);
