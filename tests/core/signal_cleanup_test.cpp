@@ -1,11 +1,15 @@
 #include "megatron/core/signal_cleanup.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 
+#include "megatron/core/error.h"
 #include "megatron/core/file.h"
 
 namespace megatron {
@@ -42,6 +46,23 @@ TEST_F(SignalCleanupDeathTest, AnUnfinishedFileGoesWithTheProcess) {
     names.push_back(entry.path().filename().string());
   }
   EXPECT_EQ(names, std::vector<std::string>{"done"});
+}
+
+TEST_F(SignalCleanupDeathTest, AFileBeyondTheLimitIsAnErrorWithARemedy) {
+  const auto write_too_much = [&] {
+    std::signal(SIGXFSZ, SIG_DFL);
+    clean_up_on_signals();
+    const rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_text_atomically(directory_ / "a", std::string(5000, 'x'));
+    } catch (const IoError& error) {
+      std::cerr << error.what();
+      std::_Exit(2);
+    }
+  };
+  EXPECT_EXIT(write_too_much(), testing::ExitedWithCode(2),
+              "a: cannot write: File too large; raise the limit on the size of files .ulimit -f.");
 }
 
 TEST_F(SignalCleanupDeathTest, AMappedFileThatShrinksIsNamed) {
