@@ -70,13 +70,14 @@ std::string trimmed(std::string text) {
   throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, error.message()));
 }
 
-// Renames first, so that no reader sees half a checkpoint under its name.
+// Renames first, so that no reader sees half a checkpoint under its name, even after a power cut.
 void remove_checkpoint(const fs::path& directory, const std::string& name) {
   const fs::path trash = directory / fmt::format("{}{}", kTrash, name);
   std::error_code error;
   fs::remove_all(trash, error);  // what an earlier run could not delete
   if (!error) fs::rename(directory / name, trash, error);
   if (error) fail(directory / name, "delete the old checkpoint", error);
+  sync_directory(directory);
   fs::remove_all(trash, error);
   if (error) fail(trash, "delete the old checkpoint", error);
 }

@@ -1,18 +1,22 @@
 #include "megatron/formats/unzip.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/core/crc32c.h"
 #include "megatron/formats/zip.h"
 
 namespace megatron {
@@ -22,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kZipMagic = "PK\x03\x04";
 constexpr size_t kBlockBytes = size_t{1} << 20;
+constexpr std::string_view kUnpackedPrefix = "megatron-unpacked-";
 
 // Takes the content of an entry block by block.
 class ContentWriter {
@@ -95,6 +100,22 @@ void write_entry(const ZipEntry& entry, const fs::path& archive, const fs::path&
   content.commit();
 }
 
+int open_directory(const fs::path& path) {
+  return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+// Those of killed programs are locked by nobody.
+void remove_dead_directories() {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
+    if (!entry.path().filename().string().starts_with(kUnpackedPrefix)) continue;
+    const int descriptor = open_directory(entry.path());
+    if (descriptor < 0) continue;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) fs::remove_all(entry.path(), ignored);
+    ::close(descriptor);
+  }
+}
+
 }  // namespace
 
 bool is_archive_of_files(const fs::path& path) {
@@ -113,27 +134,41 @@ bool is_archive_of_files(const fs::path& path) {
 }
 
 UnpackedArchive::UnpackedArchive(const fs::path& archive) {
-  std::string pattern = (fs::temp_directory_path() / "megatron-unpacked-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw IoError(fmt::format(
-        "{}: cannot create a directory there to unpack {}: {}; let TMPDIR name a directory with "
-        "space",
-        fs::temp_directory_path().string(), archive.string(),
-        std::generic_category().message(errno)));
-  }
-  directory_ = pattern;
+  remove_dead_directories();
+  make_directory(archive);
   try {
     unpack(archive);
   } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
+    remove();
     throw;
   }
 }
 
-UnpackedArchive::~UnpackedArchive() {
+UnpackedArchive::~UnpackedArchive() { remove(); }
+
+void UnpackedArchive::remove() const {
   std::error_code ignored;
   fs::remove_all(directory_, ignored);
+  ::close(descriptor_);
+}
+
+void UnpackedArchive::make_directory(const fs::path& archive) {
+  const fs::path parent = fs::temp_directory_path();
+  while (true) {
+    std::string pattern = (parent / fmt::format("{}XXXXXX", kUnpackedPrefix)).string();
+    if (::mkdtemp(pattern.data()) != nullptr) descriptor_ = open_directory(pattern);
+    if (descriptor_ < 0) {
+      throw IoError(fmt::format(
+          "{}: cannot create a directory there to unpack {}: {}; let TMPDIR name a directory with "
+          "space",
+          parent.string(), archive.string(), std::generic_category().message(errno)));
+    }
+    directory_ = pattern;
+    // Before it was locked, another program may have taken it for dead.
+    ::flock(descriptor_, LOCK_EX);
+    if (is_still_named(descriptor_, directory_)) return;
+    ::close(std::exchange(descriptor_, -1));
+  }
 }
 
 void UnpackedArchive::unpack(const fs::path& archive) const {

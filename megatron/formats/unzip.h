@@ -9,7 +9,8 @@ namespace megatron {
 bool is_archive_of_files(const std::filesystem::path& path);
 
 // The files of a zip archive in a new directory below that of temporary files (TMPDIR), which lives
-// as long as this.
+// as long as this. It is locked, so that the next archive removes the directories of killed
+// programs.
 class UnpackedArchive {
  public:
   // Throws IoError; FormatError, Unsupported (zip.h), also for content that does not have its size
@@ -22,9 +23,12 @@ class UnpackedArchive {
   const std::filesystem::path& directory() const { return directory_; }
 
  private:
+  void remove() const;
+  void make_directory(const std::filesystem::path& archive);
   void unpack(const std::filesystem::path& archive) const;
 
   std::filesystem::path directory_;
+  int descriptor_ = -1;  // holds the lock
 };
 
 }  // namespace megatron

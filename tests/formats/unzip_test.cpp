@@ -60,6 +60,16 @@ TEST_F(UnzipTest, FilesLieInADirectoryOfTheirOwnUntilTheEnd) {
   EXPECT_FALSE(fs::exists(unpacked));
 }
 
+TEST_F(UnzipTest, TheDirectoryOfAKilledProgramIsRemoved) {
+  const fs::path archive = directory_.write("release.zip", bytes_of(kArchive));
+  const fs::path left = fs::temp_directory_path() / "megatron-unpacked-killed";
+  fs::create_directories(left / "release");
+  const UnpackedArchive first(archive);
+  EXPECT_FALSE(fs::exists(left));
+  const UnpackedArchive second(archive);
+  EXPECT_EQ(read_text(first.directory() / "tracker.txt"), "release") << "it is in use";
+}
+
 TEST_F(UnzipTest, NoFlippedByteOfTheContentIsUnpacked) {
   for (size_t i = 0; i < kDeflatedBytes; ++i) {
     std::string bytes = bytes_of(kArchive);
