@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -117,15 +119,27 @@ bool are_same_words(std::span<const uint64_t> words) {
   return std::ranges::all_of(words, [&](uint64_t word) { return word == words.front(); });
 }
 
-std::string named_ranks(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+// Ranks of the world have different bits of a tensor.
+struct Difference {
+  std::string what;
+  std::vector<int> ranks;
+  std::vector<uint64_t> hashes;  // by position in `ranks`
+};
+
+// "rank 1 (gpu7)"; hosts by rank.
+std::string named_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  std::vector<std::string> names;
+  for (const int rank : ranks) {
+    names.push_back(fmt::format("{} ({})", rank, hosts[static_cast<size_t>(rank)]));
+  }
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", listed(names));
 }
 
-// Says which ranks of a group have other bits than most.
-std::string difference_text(const std::string& what, std::span<const uint64_t> hashes,
-                            const comm::Group& group) {
+// Says which ranks have other bits than most.
+std::string difference_text(const Difference& difference, const std::vector<std::string>& hosts) {
+  const std::vector<uint64_t>& hashes = difference.hashes;
   std::map<uint64_t, std::vector<int>> by_hash;
-  for (size_t i = 0; i < hashes.size(); ++i) by_hash[hashes[i]].push_back(group.world_ranks()[i]);
+  for (size_t i = 0; i < hashes.size(); ++i) by_hash[hashes[i]].push_back(difference.ranks[i]);
   const auto most = std::ranges::max_element(by_hash, std::less(),
                                              [](const auto& one) { return one.second.size(); });
   if (2 * most->second.size() > hashes.size()) {
@@ -134,18 +148,18 @@ std::string difference_text(const std::string& what, std::span<const uint64_t> h
       if (hash != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
     }
     std::ranges::sort(others);
-    return fmt::format("{}: {} differ{} from {}", what, named_ranks(others),
-                       others.size() > 1 ? "" : "s", named_ranks(most->second));
+    return fmt::format("{}: {} differ{} from {}", difference.what, named_ranks(others, hosts),
+                       others.size() > 1 ? "" : "s", named_ranks(most->second, hosts));
   }
   std::vector<std::string> sides;
-  for (const auto& [hash, ranks] : by_hash) sides.push_back(named_ranks(ranks));
+  for (const auto& [hash, ranks] : by_hash) sides.push_back(named_ranks(ranks, hosts));
   std::ranges::sort(sides);
-  return fmt::format("{}: {} differ", what, fmt::join(sides, " and "));
+  return fmt::format("{}: {} differ", difference.what, fmt::join(sides, " and "));
 }
 
-// Compares parts, which all ranks of the group should have, and adds a line for each that differs.
+// Compares parts, which all ranks of the group should have.
 void compare_parts(const std::vector<const HeldPart*>& parts, const comm::Group& group,
-                   std::vector<std::string>& differences) {
+                   std::vector<Difference>& differences) {
   if (group.size() == 1) return;
   uint64_t digest = 0;
   for (size_t i = 0; i < parts.size(); ++i) digest += kernels::hash_term(i, parts[i]->hash);
@@ -166,11 +180,12 @@ void compare_parts(const std::vector<const HeldPart*>& parts, const comm::Group&
       }
       return values;
     };
-    const std::vector<uint64_t> hashes = of_ranks(0);
+    std::vector<uint64_t> hashes = of_ranks(0);
     // Ranks that divide their parameters differently have different parts of a copy.
     const bool has_same_part = are_same_words(of_ranks(1)) && are_same_words(of_ranks(2));
     if (!has_same_part || are_same_words(hashes)) continue;
-    differences.push_back(difference_text(parts[i]->what, hashes, group));
+    const std::span<const int> ranks = group.world_ranks();
+    differences.push_back({parts[i]->what, {ranks.begin(), ranks.end()}, std::move(hashes)});
   }
 }
 
@@ -198,16 +213,6 @@ std::vector<std::string> lines_of_all(const std::vector<std::string>& own,
   return {lines.begin(), lines.end()};
 }
 
-// "rank 0 on gpu7", ...
-std::string hosts_text(const comm::Group& world) {
-  const std::vector<std::string> hosts = comm::gathered_texts(host_name(), world);
-  std::vector<std::string> places;
-  for (size_t rank = 0; rank < hosts.size(); ++rank) {
-    places.push_back(fmt::format("rank {} on {}", rank, hosts[rank]));
-  }
-  return listed(places);
-}
-
 }  // namespace
 
 void expect_equal_replicas(TrainingState& state) {
@@ -215,7 +220,7 @@ void expect_equal_replicas(TrainingState& state) {
   if (parallel.world.size() == 1) return;
   state.gradients.finish_gathers();
   const std::vector<HeldPart> held = held_parts(state);
-  std::vector<std::string> differences;
+  std::vector<Difference> differences;
   compare_parts(parts_where(held, [](const HeldPart& part) { return part.is_on_data; }),
                 parallel.data, differences);
   compare_parts(parts_where(held, [](const HeldPart& part) { return part.is_on_tensor; }),
@@ -228,12 +233,17 @@ void expect_equal_replicas(TrainingState& state) {
   comm::all_reduce({&num_differences, {1}, DType::kInt32}, comm::Reduce::kMax, parallel.world,
                    Stream{});
   if (num_differences == 0) return;
-  const std::vector<std::string> lines = lines_of_all(differences, parallel.world);
-  throw ReplicaError(fmt::format(
-      "iteration {}: {} tensors, of which ranks should have equal copies, differ: "
-      "memory was changed, or a device computes wrongly. The iteration is not saved; "
-      "look at the hosts of these ranks ({}), and go on from the last checkpoint\n  {}",
-      state.progress.iteration, lines.size(), hosts_text(parallel.world), listed(lines, "\n  ")));
+  const std::vector<std::string> hosts = comm::gathered_texts(host_name(), parallel.world);
+  std::vector<std::string> own;
+  for (const Difference& difference : differences) {
+    own.push_back(difference_text(difference, hosts));
+  }
+  const std::vector<std::string> lines = lines_of_all(own, parallel.world);
+  throw ReplicaError(
+      fmt::format("iteration {}: {} tensors differ on ranks that should have equal copies: memory "
+                  "was changed, or a device computes wrongly. The iteration is not saved; test the "
+                  "hosts of these ranks, and go on from the last checkpoint\n  {}",
+                  state.progress.iteration, lines.size(), listed(lines, "\n  ")));
 }
 
 }  // namespace megatron

@@ -118,10 +118,15 @@ std::unique_ptr<Fp8Gather> fp8_gather(const RunConfig& config, const FlatParamet
 
 // Sums numbers over the ranks that update one copy of the model.
 SumOverModel sum_over_model(const RunConfig& config, const ParallelContext& parallel) {
-  const comm::Group group =
-      config.parallel.use_distributed_optimizer ? parallel.world : parallel.model;
-  return [group](TensorView numbers, Stream stream) {
+  const bool is_distributed = config.parallel.use_distributed_optimizer;
+  const comm::Group group = is_distributed ? parallel.world : parallel.model;
+  // Each copy of the model has a sum of its own. NCCL may add up in another order on other GPUs,
+  // and copies must clip alike to stay equal.
+  const bool may_differ = !is_distributed && group.size() > 1;
+  const comm::Group copies = may_differ ? parallel.data : comm::Group();
+  return [group, copies](TensorView numbers, Stream stream) {
     comm::all_reduce(numbers, comm::Reduce::kSum, group, stream);
+    if (copies.size() > 1) comm::broadcast(numbers, 0, copies, stream);
   };
 }
 

@@ -30,10 +30,10 @@ class LayoutTest : public ProgramTest {
                                const std::string& ranks = "threads") {
     const std::string metrics = path(name + ".jsonl").string();
     Words words = {"--ranks", ranks, "--nproc-per-node", std::to_string(layout.ranks()), command};
-    for (const std::string& word :
-         laid_out(flags.with("--metrics-jsonl", metrics), layout).words()) {
-      words.push_back(word);
-    }
+    // Ranks compare their copies: healthy runs give no alarm.
+    const Flags checked = flags.with("--metrics-jsonl", metrics)
+                              .with("--check-weight-hash-across-dp-replicas-interval", "5");
+    for (const std::string& word : laid_out(checked, layout).words()) words.push_back(word);
     // Ranks that share a GPU with those of other tests wait long for their turns.
     const Outcome outcome = run("launch", words, {.limit_seconds = 300});
     EXPECT_EQ(outcome.exit_code, 0) << name << outcome.err << outcome.out;

@@ -81,9 +81,10 @@ std::vector<ReplicaRun> replica_runs() {
       {"DataParallelInBf16", 2, use_bf16},
       {"DataParallelInFp16", 2, use_fp16},
       {"DataParallelInFp8", 2, use_fp8},
-      {"PreciseMoments", 2,
+      {"PreciseMoments", 4,
        [](RunConfig& c) {
          use_bf16(c);
+         c.parallel.tensor_model_parallel_size = 2;
          c.parallel.use_distributed_optimizer = true;
          c.optimizer.use_precision_aware_optimizer = true;
          c.optimizer.exp_avg_dtype = c.optimizer.exp_avg_sq_dtype = DType::kFloat8E4M3;
@@ -222,9 +223,8 @@ TEST_P(ReplicaCheckTest, ReportsEveryFlipAndNothingElse) {
       const std::string message = message_of<ReplicaError>([&] { expect_equal_replicas(state); });
       if (rank == victim) {
         flip(part.elements, bit);
-        EXPECT_THAT(message, AllOf(HasSubstr(part.name + ": "),
-                                   testing::ContainsRegex("ranks? [0-9, ]*" +
-                                                          std::to_string(victim) + "[ ,\n]")));
+        EXPECT_THAT(message, AllOf(HasSubstr(part.name + ": rank"),
+                                   HasSubstr("rank " + std::to_string(victim) + " (")));
         ++num_reports;
       }
       EXPECT_THAT(message, HasSubstr("iteration 4: "));
@@ -247,8 +247,9 @@ TEST(ReplicaCheckPipelineTest, ComparesWhatStagesShare) {
     const TiedParameter& tied = state.gradients.tied().front();
     for (uint64_t i = 0; i < 20; ++i) {
       if (rank == 1) flip(tied.variable.data(), 1237 * i);
-      EXPECT_THAT(message_of<ReplicaError>([&] { expect_equal_replicas(state); }),
-                  HasSubstr("embedding.word_embeddings.weight: rank 0 and rank 1 differ"));
+      EXPECT_THAT(
+          message_of<ReplicaError>([&] { expect_equal_replicas(state); }),
+          testing::ContainsRegex("embedding.word_embeddings.weight: rank 0 .[^ ]*. and rank 1 "));
       if (rank == 1) flip(tied.variable.data(), 1237 * i);
       ++num_reports;
     }
@@ -262,8 +263,8 @@ TEST(ReplicaCheckMajorityTest, NamesTheRankThatDiffersFromMost) {
     const Tensor& norm = run.state().parameters.parameters().back().variable.data();
     if (rank == 1) flip(norm, 3);
     EXPECT_THAT(message_of<ReplicaError>([&] { expect_equal_replicas(run.state()); }),
-                AllOf(HasSubstr(": rank 1 differs from ranks 0, 2"), HasSubstr("1 tensors"),
-                      HasSubstr("go on from the last checkpoint")));
+                AllOf(testing::ContainsRegex(": rank 1 .[^ ]*. differs from ranks 0 .[^ ]*., 2 "),
+                      HasSubstr("1 tensors"), HasSubstr("go on from the last checkpoint")));
   });
 }
 
