@@ -179,7 +179,7 @@ TEST(TokenizerFiles, AbsenceAndDamage) {
                 save_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 1},
                                "/proc/nowhere/tokenizer");
               }),
-              HasSubstr("cannot create the folder"));
+              HasSubstr("cannot create the directory"));
 }
 
 }  // namespace
