@@ -81,7 +81,7 @@ void read_hf_module(const std::vector<std::pair<std::string, DeepSpeedShard>>& w
     for (const auto& [kind, tensors] : state.kinds) {
       const auto found = tensors.find(name);
       if (found == tensors.end()) continue;
-      const StateTensor& tensor = found->second;
+      const ShardedState& tensor = found->second;
       if (tensor.numel != shard.shape.numel()) {
         throw FormatError(fmt::format(
             "{}: {} of {} has {} elements in the files of all ranks, the weight {}; are all files "

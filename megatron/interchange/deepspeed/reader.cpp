@@ -203,7 +203,7 @@ DeepSpeedShard DeepSpeedReader::weight_of(size_t rank, const std::string& name,
                            "copy the files of all ranks here",
                            name));
   }
-  const StateTensor& parts = main->second.at(name);
+  const ShardedState& parts = main->second.at(name);
   return {file, state.shapes.at(name), parts.dtype, parts.read};
 }
 

@@ -17,7 +17,7 @@
 namespace megatron {
 
 // All elements of a parameter's state of one kind.
-struct StateTensor {
+struct ShardedState {
   DType dtype = DType::kFloat32;
   int64_t numel = 0;
   ShardReader read;  // gives them as one axis
@@ -25,7 +25,7 @@ struct StateTensor {
 
 struct DeepSpeedState {
   // By kind (kMainParamSection, "exp_avg", ...), then DeepSpeed's name of the parameter.
-  std::map<std::string, std::map<std::string, StateTensor>> kinds;
+  std::map<std::string, std::map<std::string, ShardedState>> kinds;
   std::map<std::string, Shape> shapes;    // of the parameters, if the files have them
   std::map<std::string, ArgMap> scalars;  // see CheckpointState
 };

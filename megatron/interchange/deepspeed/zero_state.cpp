@@ -256,7 +256,7 @@ void ZeroReader::cut_parameters() {
 void ZeroReader::add_tensors(const std::string& name, const std::vector<Fragment>& fragments) {
   const GroupBuffers& first = buffers_[fragments[0].rank][fragments[0].group];
   for (const auto& [kind, buffer] : first) {
-    StateTensor tensor;
+    ShardedState tensor;
     tensor.dtype = buffer.tensor->dtype;
     std::vector<std::pair<FlatPart, Fragment>> parts;
     for (const Fragment& fragment : fragments) {
