@@ -51,6 +51,22 @@ TEST_F(SaveDirectoryTest, ANewRunDoesNotReplaceCheckpointsOfAnother) {
   EXPECT_EQ(tracker(), "10");
 }
 
+// Also if the last iteration is one at which the run saves anyway.
+TEST_F(SaveDirectoryTest, EachIterationIsSavedOnce) {
+  const Outcome outcome = train(saving().with("--eval-iters", "1").with("--eval-interval", "5"));
+  int saves = 0;
+  constexpr std::string_view kSaving = "saving checkpoint at iteration";
+  for (size_t at = outcome.out.find(kSaving); at != std::string::npos;
+       at = outcome.out.find(kSaving, at + 1)) {
+    ++saves;
+  }
+  EXPECT_EQ(saves, 2) << outcome.out;
+  EXPECT_EQ(tracker(), "10");
+  // As in Megatron-LM, the last evaluation is repeated on the next batches.
+  EXPECT_EQ(validations_of(outcome.out).count("iteration 10"), 1u);
+  EXPECT_EQ(validations_of(outcome.out).count("iteration 10 on validation set"), 1u);
+}
+
 TEST_F(SaveDirectoryTest, ASecondRunAtTheSameTimeIsRefused) {
   Running first("pretrain-gpt", saving().with("--train-iters", "100000").words());
   ASSERT_TRUE(first.wait_for(" iteration        1/"));
@@ -59,8 +75,7 @@ TEST_F(SaveDirectoryTest, ASecondRunAtTheSameTimeIsRefused) {
   EXPECT_THAT(errors_of(second),
               ElementsAre(AllOf(HasSubstr("another run saves there"),
                                 HasSubstr("process " + std::to_string(first.pid())))));
-  // Before its first checkpoint is named in the tracker, the run could not be resumed.
-  ASSERT_TRUE(first.wait_for("successfully saved checkpoint at iteration       5"));
+  ASSERT_TRUE(first.wait_for("saving checkpoint at iteration      10"));
   first.send(SIGKILL);
   first.finish();
   // No lock of a killed run is left; its checkpoints are.
