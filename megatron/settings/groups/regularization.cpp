@@ -3,8 +3,9 @@
 namespace megatron {
 namespace {
 
+void listed_if_given(Flag& flag) { flag.is_listed = false; }
+
 void add_muon_flags(FlagTable& flags, OptimizerConfig& c) {
-  const auto listed_if_given = [](Flag& flag) { flag.is_listed = false; };
   listed_if_given(flags.add("--muon-momentum", c.muon_momentum, "Momentum of Muon."));
   listed_if_given(flags.add_off(
       "--muon-no-split-qkv -> muon_split_qkv", c.muon_split_qkv,
