@@ -182,7 +182,7 @@ TEST_F(ConvertTest, TheScriptOfTransformersWritesBesideItsInput) {
   expect_converted(converted);
   EXPECT_THAT(converted.out, HasSubstr("embedding.word_embeddings.weight"));
   EXPECT_THAT(names_in(path("download")),
-              ElementsAre("config.json", "pytorch_model.bin", "release.zip"));
+              ElementsAre("checksums.crc32c", "config.json", "pytorch_model.bin", "release.zip"));
   expect_converted(
       convert(path("old"), path("hf"), {"--saver", "hf", "--num-attention-heads", "4"}));
   EXPECT_EQ(score(path("download"), {{1, 2, 3}}), score(path("hf"), {{1, 2, 3}}));
@@ -192,9 +192,9 @@ TEST_F(ConvertTest, TheScriptOfTransformersWritesBesideItsInput) {
       run(script, {"--config_file", path("config.json").string(), "--tokenizer_name",
                    golden("megatron/data").string(), archive});
   expect_converted(with_tokenizer);
-  EXPECT_THAT(
-      names_in(path("download")),
-      ElementsAre("config.json", "merges.txt", "pytorch_model.bin", "release.zip", "vocab.json"));
+  EXPECT_THAT(names_in(path("download")),
+              ElementsAre("checksums.crc32c", "config.json", "merges.txt", "pytorch_model.bin",
+                          "release.zip", "vocab.json"));
 }
 
 // A pipeline in fp16: the weights of its layers are rounded, the main parameters are not.
@@ -204,7 +204,8 @@ TEST_F(ConvertTest, ZeroToFp32WritesTheMainParameters) {
       run("ckpt/zero_to_fp32.py", {run_of, path("model").string(), "-t", "pipeline",
                                    "--safe_serialization", "--num-attention-heads", "2"});
   expect_converted(converted);
-  EXPECT_THAT(names_in(path("model")), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_THAT(names_in(path("model")),
+              ElementsAre("checksums.crc32c", "config.json", "model.safetensors"));
   const CheckpointContents from = open_deepspeed_checkpoint(fs::path(run_of) / "pipeline");
   const ShardedWeights file(path("model"));
   const FileElements norm = file.find("transformer.ln_f.weight")->read();
@@ -228,9 +229,11 @@ TEST_F(ConvertTest, NothingOfAnEarlierConversionStays) {
   EXPECT_THAT(names_in(path("hf")), Contains("model.safetensors.index.json"));
   fs::create_directories(path("hf/.converting/rest"));  // of a conversion that was killed
   expect_converted(convert(model, path("hf"), with(hf, {"10GB"})));
-  EXPECT_THAT(names_in(path("hf")), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_THAT(names_in(path("hf")),
+              ElementsAre("checksums.crc32c", "config.json", "model.safetensors"));
   expect_converted(convert(model, path("hf"), with(hf, {"10GB", "--no-safe-serialization"})));
-  EXPECT_THAT(names_in(path("hf")), ElementsAre("config.json", "pytorch_model.bin"));
+  EXPECT_THAT(names_in(path("hf")),
+              ElementsAre("checksums.crc32c", "config.json", "pytorch_model.bin"));
   EXPECT_EQ(score(path("hf"), {{1, 2, 3}}), score(model, {{1, 2, 3}}));
 }
 
