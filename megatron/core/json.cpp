@@ -53,7 +53,6 @@ class JsonPlace {
     ++*this;
     return before;
   }
-  friend bool operator==(const JsonPlace& a, const JsonPlace& b) { return a.at_ == b.at_; }
   friend bool operator!=(const JsonPlace& a, const JsonPlace& b) { return a.at_ != b.at_; }
 
  private:

@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kPagedAttentionHeads = 4, kGroups = 2, kHeadSize = 8, kPageTokens = 3, kMost = 4;
+constexpr int64_t kPagedAttentionHeads = 4, kGroups = 2, kPagedHeadSize = 8, kPageTokens = 3, kMost = 4;
 constexpr int64_t kDistances = 5;
 
 // Row 0 has 10 tokens in pages 7, 1, 4, 2, row 1 nothing, row 2 one token in page 5.
@@ -21,10 +21,10 @@ class PagedAttentionTest : public testing::Test {
   const std::vector<int32_t> pages_ = {7, 1, 4, 2, 0, 0, 0, 0, 5, 0, 0, 0};
   const std::vector<int32_t> lengths_ = {10, 0, 1};
   const std::vector<int32_t> queries_ = {1, 0, 0};
-  Tensor keys_ = random_normal({8, kPageTokens, kGroups, kHeadSize}, {.seed = 1});
-  Tensor values_ = random_normal({8, kPageTokens, kGroups, kHeadSize}, {.seed = 2});
+  Tensor keys_ = random_normal({8, kPageTokens, kGroups, kPagedHeadSize}, {.seed = 1});
+  Tensor values_ = random_normal({8, kPageTokens, kGroups, kPagedHeadSize}, {.seed = 2});
   const Tensor qkv_ =
-      random_normal({2, 1, (kPagedAttentionHeads + 2 * kGroups) * kHeadSize}, {.seed = 3});
+      random_normal({2, 1, (kPagedAttentionHeads + 2 * kGroups) * kPagedHeadSize}, {.seed = 3});
   const kernels::Qkv<kernels::ConstHeadsView> heads_ =
       kernels::split_qkv(qkv_.view(), kPagedAttentionHeads, kGroups);
 
@@ -37,13 +37,13 @@ class PagedAttentionTest : public testing::Test {
   // From now on the pages are in FP8: rounded here by the definition.
   void round_pages() {
     const Shape shape = keys_.shape();
-    const int64_t rows = keys_.numel() / kHeadSize;
+    const int64_t rows = keys_.numel() / kPagedHeadSize;
     scales_ = Tensor({shape[0], shape[1], shape[2], 2}, DType::kFloat32, Stream{});
     const auto rounded = [&](const Tensor& x, int64_t kind) {
       Tensor numbers(shape, DType::kFloat8E4M3, Stream{});
       Tensor scales({rows}, DType::kFloat32, Stream{});
-      kernels::fp8_quantize_rows(numbers.reshape({rows, kHeadSize}).view(), scales.view(),
-                                 x.reshape({rows, kHeadSize}).view(), Stream{});
+      kernels::fp8_quantize_rows(numbers.reshape({rows, kPagedHeadSize}).view(), scales.view(),
+                                 x.reshape({rows, kPagedHeadSize}).view(), Stream{});
       for (int64_t r = 0; r < rows; ++r) {
         scales_.span<float>()[static_cast<size_t>(2 * r + kind)] =
             scales.span<float>()[static_cast<size_t>(r)];
@@ -56,18 +56,18 @@ class PagedAttentionTest : public testing::Test {
   // All tokens of all pages, as attention reads them.
   std::pair<Tensor, Tensor> widened() {
     const std::vector<int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
-    const Shape shape = {8 * kPageTokens, 1, kGroups * kHeadSize};
+    const Shape shape = {8 * kPageTokens, 1, kGroups * kPagedHeadSize};
     Tensor k(shape, DType::kFloat32, Stream{});
     Tensor v(shape, DType::kFloat32, Stream{});
     kernels::take_from_pages(kernels::heads_of(k.view(), kGroups),
                              kernels::heads_of(v.view(), kGroups), pages_of_store(),
                              {all.data(), {8}, DType::kInt32}, Stream{});
-    const Shape store = {8, kPageTokens, kGroups, kHeadSize};
+    const Shape store = {8, kPageTokens, kGroups, kPagedHeadSize};
     return {k.reshape(store), v.reshape(store)};
   }
 
   Tensor attended(const kernels::PagedSettings& settings) {
-    Tensor y = zeros({2, 1, kPagedAttentionHeads * kHeadSize}, DType::kFloat32, Stream{});
+    Tensor y = zeros({2, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
     kernels::paged_attention(kernels::heads_of(y.view(), kPagedAttentionHeads), pages_of_store(),
                              heads_.q, has_new_tokens_ ? heads_.k : kernels::ConstHeadsView{},
                              has_new_tokens_ ? heads_.v : kernels::ConstHeadsView{},
@@ -81,12 +81,12 @@ class PagedAttentionTest : public testing::Test {
 
   // Tokens 0 .. 9 of row 0, one after the other.
   static Tensor gathered(const Tensor& store) {
-    Tensor y({10, 1, kGroups * kHeadSize}, DType::kFloat32, Stream{});
+    Tensor y({10, 1, kGroups * kPagedHeadSize}, DType::kFloat32, Stream{});
     const std::vector<int64_t> pages = {7, 1, 4, 2};
     for (int64_t i = 0; i < 10; ++i) {
       Tensor to = y.slice(i, 1);
       const Tensor page = store.slice(pages[static_cast<size_t>(i / kPageTokens)], 1);
-      copy_into(to, page.reshape({kPageTokens, 1, kGroups * kHeadSize}).slice(i % kPageTokens, 1));
+      copy_into(to, page.reshape({kPageTokens, 1, kGroups * kPagedHeadSize}).slice(i % kPageTokens, 1));
     }
     return y;
   }
@@ -108,7 +108,7 @@ TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
 
   const Tensor keys = gathered(keys_);
   const Tensor values = gathered(values_);
-  Tensor want({1, 1, kPagedAttentionHeads * kHeadSize}, DType::kFloat32, Stream{});
+  Tensor want({1, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
   kernels::ConstHeadsView q = heads_.q;
   q.data = static_cast<const float*>(q.data) + q.stride_s;  // token 1
   q.s = 1;
@@ -140,18 +140,18 @@ TEST_F(PagedAttentionTest, PutsTheNewTokenIntoItsPage) {
   const Tensor y = attended({});
   // Row 0's token is the first of page 2, row 2's the first of page 5.
   const auto place = [&](const Tensor& store, int64_t page) {
-    return store.slice(page, 1).reshape({kPageTokens, kGroups * kHeadSize}).slice(0, 1);
+    return store.slice(page, 1).reshape({kPageTokens, kGroups * kPagedHeadSize}).slice(0, 1);
   };
   for (const auto& [page, token] : std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {5, 0}}) {
     for (int64_t group = 0; group < kGroups; ++group) {
-      for (int64_t c = 0; c < kHeadSize; ++c) {
+      for (int64_t c = 0; c < kPagedHeadSize; ++c) {
         const int64_t from = token * heads_.k.stride_s + heads_.k.offset(0, group) + c;
-        EXPECT_EQ(element(place(keys_, page), group * kHeadSize + c),
+        EXPECT_EQ(element(place(keys_, page), group * kPagedHeadSize + c),
                   static_cast<const float*>(heads_.k.data)[from]);
         // A row of one token has its value as output.
         const int64_t head = group * (kPagedAttentionHeads / kGroups);
         if (token == 0) {
-          EXPECT_NEAR(element(y, head * kHeadSize + c),
+          EXPECT_NEAR(element(y, head * kPagedHeadSize + c),
                       static_cast<const float*>(heads_.v.data)[from], 1e-6);
         }
       }
@@ -163,8 +163,8 @@ TEST_F(PagedAttentionTest, PutsTheNewTokenIntoItsPage) {
 }
 
 TEST_F(PagedAttentionTest, TakesTheFirstTokensOfARow) {
-  Tensor k({10, 1, kGroups * kHeadSize}, DType::kFloat32, Stream{});
-  Tensor v({10, 1, kGroups * kHeadSize}, DType::kFloat32, Stream{});
+  Tensor k({10, 1, kGroups * kPagedHeadSize}, DType::kFloat32, Stream{});
+  Tensor v({10, 1, kGroups * kPagedHeadSize}, DType::kFloat32, Stream{});
   kernels::take_from_pages(kernels::heads_of(k.view(), kGroups),
                            kernels::heads_of(v.view(), kGroups), pages_of_store(),
                            {pages_.data(), {kMost}, DType::kInt32}, Stream{});
@@ -183,8 +183,8 @@ TEST_F(PagedAttentionTest, ReadsPagesInFp8) {
   const Tensor slopes = random_normal({kPagedAttentionHeads}, {.seed = 4});
   const kernels::PagedSettings settings{.scale = 0.3f, .alibi_slopes = slopes.view()};
   const Tensor exact = attended(settings);
-  keys_ = random_normal({8, kPageTokens, kGroups, kHeadSize}, {.seed = 1});
-  values_ = random_normal({8, kPageTokens, kGroups, kHeadSize}, {.seed = 2});
+  keys_ = random_normal({8, kPageTokens, kGroups, kPagedHeadSize}, {.seed = 1});
+  values_ = random_normal({8, kPageTokens, kGroups, kPagedHeadSize}, {.seed = 2});
   round_pages();
   const Tensor got = attended(settings);
   std::tie(keys_, values_) = widened();
@@ -206,10 +206,10 @@ TEST_F(PagedAttentionTest, PutsTokensIntoPagesInFp8) {
     float largest = 0;
     const auto* const want =
         static_cast<const float*>(heads_.v.data) + heads_.v.stride_s + heads_.v.offset(0, group);
-    for (int64_t c = 0; c < kHeadSize; ++c) largest = std::max(largest, std::abs(want[c]));
-    for (int64_t c = 0; c < kHeadSize; ++c) {
+    for (int64_t c = 0; c < kPagedHeadSize; ++c) largest = std::max(largest, std::abs(want[c]));
+    for (int64_t c = 0; c < kPagedHeadSize; ++c) {
       const auto error = static_cast<float>(
-          std::abs(element(values, (4 * kGroups + group) * kHeadSize + c) - want[c]));
+          std::abs(element(values, (4 * kGroups + group) * kPagedHeadSize + c) - want[c]));
       EXPECT_LE(error, std::max(std::abs(want[c]) / 16, 0x1p-10f * largest / 448) * 1.0001f);
       largest_error = std::max(largest_error, error);
     }
@@ -231,7 +231,7 @@ TEST_F(PagedAttentionTest, Fp8OnAGpuNeeds16BitsAndNarrowHeads) {
 }
 
 TEST_F(PagedAttentionTest, NamesAWrongTable) {
-  Tensor y = zeros({2, 1, kPagedAttentionHeads * kHeadSize}, DType::kFloat32, Stream{});
+  Tensor y = zeros({2, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
   EXPECT_EQ(message_of<ShapeError>([&] {
               kernels::paged_attention(kernels::heads_of(y.view(), kPagedAttentionHeads),
                                        pages_of_store(), heads_.q, heads_.k, heads_.v,

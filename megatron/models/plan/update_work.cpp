@@ -33,9 +33,9 @@ struct Bytes {
   }
   double grad;
   double param;
-  double main;     // of main parameters
-  double joined;   // read from the model with them
-  double rounded;  // written to the model
+  double main;       // of main parameters
+  double joined;     // read from the model with them
+  double rounded;    // written to the model
   double state = 0;  // of the update rule
 
   // Reads the state and writes it.

@@ -241,12 +241,17 @@ TEST_F(NcclTest, ARankThatThrowsReleasesStreamsThatWait) {
 }
 
 TEST_F(NcclTest, AMemberThatDoesNotComeIsNamed) {
+  std::atomic<int> num_connected{0};
   std::atomic<int> num_released{0};
   run_on_gpus(
       [&](const Group& world, Stream stream) {
         const OnGpu<float> x(std::vector<float>(1000, 1), stream);
         all_reduce(x.view(), Reduce::kSum, world, stream);
         synchronize(stream);
+        // NCCL takes two seconds and more to connect.
+        ++num_connected;
+        while (num_connected < world.size()) std::this_thread::yield();
+        world.transport().context().timeout = std::chrono::seconds(2);
         if (world.rank() == 0) {
           while (num_released < world.size() - 1) std::this_thread::yield();
           return;
@@ -261,7 +266,7 @@ TEST_F(NcclTest, AMemberThatDoesNotComeIsNamed) {
                                     "in group world, queued"));
         ++num_released;
       },
-      {.timeout = std::chrono::seconds(2)});
+      kNcclOptions);
 }
 
 // One GPU is enough for NCCL itself; groups of one never ask it.
