@@ -18,6 +18,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/number_text.h"
 #include "megatron/core/printable.h"
 
 namespace megatron::serve {
@@ -149,13 +150,11 @@ class HttpServer::Connection final : public httplib::Stream {
   }
   socket_t socket() const override { return fd_; }
 
-  bool take_memory(int64_t bytes) {
-    const bool is_taken = memory_.grow_to(memory_.held() + bytes);
-    most_memory_ = std::max(most_memory_, memory_.held());
-    return is_taken;
-  }
+  // A body of so many bytes comes.
+  void expect_body(int64_t bytes) { take_memory(std::min(bytes, limits_.max_body_bytes)); }
   void give_memory_back() {
-    memory_.shrink_to(2 * counted_bytes());  // a text of growing size has up to twice its bytes
+    // A text of growing size has up to twice its bytes.
+    memory_.shrink_to(2 * counted(num_body_bytes_));
   }
   bool is_out_of_memory() const { return is_out_of_memory_; }
 
@@ -184,8 +183,12 @@ class HttpServer::Connection final : public httplib::Stream {
     memory_.shrink_to(0);
   }
 
-  int64_t counted_bytes() const {
-    return std::max<int64_t>(0, num_body_bytes_ - HttpLimits::kFreeBodyBytes);
+  static int64_t counted(int64_t body_bytes) {
+    return std::max<int64_t>(0, body_bytes - HttpLimits::kFreeBodyBytes);
+  }
+  void take_memory(int64_t body_bytes) {
+    if (!memory_.grow_to(counted(body_bytes) * HttpLimits::kMemoryOfByte)) is_out_of_memory_ = true;
+    most_memory_ = std::max(most_memory_, memory_.held());
   }
 
   // Counts bytes before the library gets them.
@@ -197,8 +200,7 @@ class HttpServer::Connection final : public httplib::Stream {
         num_body_bytes_ > limits_.max_body_bytes + kMaxFramingBytes) {
       return false;
     }
-    is_out_of_memory_ = !memory_.grow_to(counted_bytes() * HttpLimits::kMemoryOfByte);
-    most_memory_ = std::max(most_memory_, memory_.held());
+    take_memory(num_body_bytes_);
     return !is_out_of_memory_;
   }
 
@@ -228,7 +230,7 @@ namespace {
 // but tells them the request alone.
 struct ServedConnection {
   std::function<bool()> is_client_gone;
-  std::function<bool(int64_t)> take_memory;
+  std::mutex* large_body = nullptr;
   std::function<void()> give_memory_back;
   std::function<bool()> is_out_of_memory;
   bool must_close = false;   // a part of the request was not read
@@ -422,8 +424,10 @@ void HttpServer::close_after_answer() { served.must_close = true; }
 
 bool HttpServer::client_is_gone() { return served.is_client_gone && served.is_client_gone(); }
 
-bool HttpServer::take_memory(int64_t bytes) {
-  return !served.take_memory || served.take_memory(bytes);
+std::unique_lock<std::mutex> HttpServer::turn(const std::string& body) {
+  const bool is_large = static_cast<int64_t>(body.size()) > HttpLimits::kFreeBodyBytes;
+  if (!is_large || served.large_body == nullptr) return {};
+  return std::unique_lock(*served.large_body);
 }
 
 void HttpServer::give_memory_back() {
@@ -451,7 +455,7 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
 void HttpServer::serve(socket_t socket) {
   Connection connection(socket, limits_, memory_);
   served.is_client_gone = [&] { return connection.is_gone(); };
-  served.take_memory = [&](int64_t bytes) { return connection.take_memory(bytes); };
+  served.large_body = &large_body_;
   served.give_memory_back = [&] { connection.give_memory_back(); };
   served.is_out_of_memory = [&] { return connection.is_out_of_memory(); };
   for (size_t left = kMaxRequestsOfConnection; left > 0 && connection.has_request(is_ending_);
@@ -460,7 +464,8 @@ void HttpServer::serve(socket_t socket) {
     bool is_closed = false;
     // Compressed streams wait for more text, compressed bodies may be bombs, and many ranges of an
     // answer would be many copies of it: none is offered.
-    const auto simplify = [](httplib::Request& request) {
+    const auto simplify = [&](httplib::Request& request) {
+      connection.expect_body(integer_of(request.get_header_value("Content-Length")).value_or(0));
       request.headers.erase("Accept-Encoding");
       request.headers.erase("Content-Encoding");
       request.headers.erase("Range");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "megatron/serve/byte_budget.h"
@@ -15,12 +16,13 @@ namespace megatron::serve {
 struct HttpLimits {
   int64_t max_connections = 512;
   int64_t max_body_bytes = int64_t{16} << 20;
-  // Memory of the bodies of all requests, and of what is made of them until the model has it. A
-  // byte of a body counts kMemoryOfByte times; the first kFreeBodyBytes of a body do not count, so
-  // that small requests are answered whatever others send. 0: 16 times max_body_bytes.
+  // Memory of the bodies of all requests, and of the texts that are made of them until the model
+  // has them. A byte of a body counts kMemoryOfByte times, from when its head says that it comes;
+  // the first kFreeBodyBytes of a body do not count, so that small requests are answered whatever
+  // others send. 0: 16 times max_body_bytes.
   int64_t max_request_memory = 0;
   static constexpr int64_t kMemoryOfByte = 8;
-  static constexpr int64_t kFreeBodyBytes = int64_t{16} << 10;
+  static constexpr int64_t kFreeBodyBytes = int64_t{32} << 10;
   std::chrono::milliseconds request_time{30'000};  // to send a whole request
   std::chrono::milliseconds write_time{30'000};    // to take a piece of an answer
   std::chrono::milliseconds idle_time{5'000};      // between two requests of a connection
@@ -48,9 +50,10 @@ class HttpServer final : public httplib::Server {
   static bool client_is_gone();
   // In a handler: a part of the request was not read, so the connection ends with the answer.
   static void close_after_answer();
-  // In a handler: takes memory for what is made of the body; false if there is not so much.
-  static bool take_memory(int64_t bytes);
-  // In a handler: the body has been read, and only its text stays.
+  // In a handler: while the result lives, no other body of more than kFreeBodyBytes is parsed and
+  // tokenized, so that values and tokens take the memory of one body, and a core.
+  static std::unique_lock<std::mutex> turn(const std::string& body);
+  // In a handler: the model has the request, and only the text of the body stays.
   static void give_memory_back();
   // In the handler of errors: the body was not read because there is no memory for it.
   static bool is_out_of_memory();
@@ -65,6 +68,7 @@ class HttpServer final : public httplib::Server {
 
   HttpLimits limits_;
   ByteBudget memory_;
+  std::mutex large_body_;
   std::atomic<bool> is_ending_ = false;
   std::atomic<int64_t> num_connections_ = 0;
   std::unique_ptr<Refusals> refusals_;

@@ -184,8 +184,10 @@ json beams_answer(const ServedModel& model, const Request& request,
   return answer;
 }
 
-Answer answer_of(ServedModel& model, const Fields& fields) {
+// `turn` ends when the texts are tokens.
+Answer answer_of(ServedModel& model, const Fields& fields, std::unique_lock<std::mutex> turn) {
   const std::vector<Request> requests = requests_of(model, fields);
+  if (turn) turn.unlock();
   HttpServer::give_memory_back();
   std::vector<std::vector<int32_t>> tokens;
   for (const Request& request : requests) tokens.push_back(request.prompt);
@@ -235,12 +237,11 @@ Answer megatron_api(ServedModel& model, const std::string& body, const std::stri
                    "'application/json'.");
   }
   Fields fields;
+  std::unique_lock<std::mutex> turn = HttpServer::turn(body);
   try {
     fields = checked_fields(parse_body(body));
   } catch (const Refusal& refused) {
     return refusal(model, refused);
-  } catch (const Overloaded& error) {
-    return message(429, error.what());
   } catch (const JsonTooLarge& error) {
     return message(400, error.what());
   } catch (const FormatError&) {
@@ -248,7 +249,7 @@ Answer megatron_api(ServedModel& model, const std::string& body, const std::stri
                    "The browser (or proxy) sent a request that this server could not understand.");
   }
   try {
-    return answer_of(model, fields);
+    return answer_of(model, fields, std::move(turn));
   } catch (const Refusal& refused) {
     return refusal(model, refused);
   } catch (const ConfigError& error) {  // a limit of this server's own

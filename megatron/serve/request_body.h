@@ -11,8 +11,7 @@ namespace megatron::serve {
 inline constexpr JsonLimits kRequestLimits = {
     .max_depth = 64, .max_values = int64_t{1} << 20, .max_bytes = int64_t{1} << 60};
 
-// The JSON of a body. Takes the memory of its values from that of all requests before it makes
-// them: HttpServer::give_memory_back() gives it back. Throws FormatError, JsonTooLarge, Overloaded.
+// The JSON of a body. Throws FormatError and JsonTooLarge.
 nlohmann::json parse_body(const std::string& body);
 
 }  // namespace megatron::serve

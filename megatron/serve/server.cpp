@@ -25,7 +25,6 @@ constexpr const char* kJson = "application/json";
 constexpr size_t kLoggedBytes = 16 << 10;  // of a request
 // /tokenize answers with an id for each byte, if need be: a number, a JSON value, and digits.
 constexpr size_t kMaxTokenizedBytes = 2 << 20;
-constexpr int64_t kMemoryOfTokenizedByte = 48;
 
 std::string dumped(const Json& value) { return dump_json(value); }
 
@@ -250,13 +249,13 @@ struct Server::Routes {
   void log(const httplib::Request& request) const {
     if (!options.logs_requests) return;
     std::string text;
+    const auto turn = HttpServer::turn(request.body);
     try {
       const nlohmann::json body = parse_body(request.body);
       if (body.is_object() && body.value("no_log", nlohmann::json(false)) == true) return;
       text = shortened(dump_json(body), kLoggedBytes);
     } catch (const std::exception&) {  // its answer says what is wrong
     }
-    HttpServer::give_memory_back();
     print_line(fmt::format("request IP: {} {}", request.remote_addr, text));
   }
 
@@ -282,7 +281,9 @@ struct Server::Routes {
 
   void answer_completion(const httplib::Request& request, httplib::Response& response,
                          bool is_chat) {
+    auto turn = HttpServer::turn(request.body);
     Completion completion = completion_of(model, object_of(request.body), is_chat);
+    if (turn) turn.unlock();
     HttpServer::give_memory_back();
     if (!completion.stream) {
       const auto ticket = model.service.submit(requests_of(completion));
@@ -300,6 +301,7 @@ struct Server::Routes {
 
   void add_tokenizer() {
     http.Post("/tokenize", [this](const httplib::Request& request, httplib::Response& response) {
+      const auto turn = HttpServer::turn(request.body);
       const nlohmann::json body = object_of(request.body);
       const char* const name = body.contains("prompt") ? "prompt" : "content";
       if (!body.contains(name) || !body[name].is_string()) {
@@ -312,17 +314,13 @@ struct Server::Routes {
                                    text.size(), kMaxTokenizedBytes),
                        "prompt");
       }
-      const auto bytes = static_cast<int64_t>(text.size());
-      if (bytes > HttpLimits::kFreeBodyBytes &&
-          !HttpServer::take_memory(bytes * kMemoryOfTokenizedByte)) {
-        throw Overloaded(kNoMemory);
-      }
       const std::vector<int32_t> ids = model.tokenizer.encode(text);
       response.set_content(
           dumped({{"count", ids.size()}, {"max_model_len", model.max_positions}, {"tokens", ids}}),
           kJson);
     });
     http.Post("/detokenize", [this](const httplib::Request& request, httplib::Response& response) {
+      const auto turn = HttpServer::turn(request.body);
       const nlohmann::json body = object_of(request.body);
       const auto tokens = body.find("tokens");
       std::vector<int32_t> ids;
