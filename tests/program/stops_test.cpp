@@ -23,6 +23,7 @@ struct Job {
   Stop stop = Stop::kKill;
   bool can_exchange = true;
   bool goes_on_alone = false;  // the stopped job itself must end well
+  int64_t every = 1;           // 2: every second call is tried
 };
 
 // The bytes of every file below a folder, and the names of folders.
@@ -73,7 +74,7 @@ class StopsTest : public ProgramTest {
     const auto wanted = content_of(whole / changed);
 
     std::atomic<int64_t> next{1};
-    const int64_t step = step_of_calls();
+    const int64_t step = job.every * step_of_calls();
     const auto stop_some = [&] {
       for (int64_t call = next.fetch_add(step); call <= calls; call = next.fetch_add(step)) {
         stop_at(job, changed, call, wanted);
@@ -102,6 +103,14 @@ class StopsTest : public ProgramTest {
     return words;
   }
 
+  // A restart reports whether it begins at the first iteration.
+  static void expect_true_report(const Outcome& restarted) {
+    const bool has_loaded = restarted.out.find("successfully loaded") != std::string::npos;
+    EXPECT_THAT(restarted.err, HasSubstr(has_loaded ? "1 of 1 from the checkpoint of iteration 2"
+                                                    : "1 of 1 from the beginning, nothing was"))
+        << restarted.out;
+  }
+
   void stop_at(const Job& job, const std::string& changed, int64_t call,
                const std::map<std::string, std::string>& wanted) const {
     const std::string name = job.command + std::to_string(call);
@@ -112,6 +121,7 @@ class StopsTest : public ProgramTest {
     EXPECT_TRUE(fs::exists(path("once" + name))) << "call " << call << " did not come";
     if (job.goes_on_alone) {
       EXPECT_EQ(stopped.exit_code, 0) << "call " << call << ": " << stopped.err;
+      expect_true_report(stopped);
     }
     if (job.stop == Stop::kFail && stopped.exit_code != 0) {
       EXPECT_EQ(stopped.exit_code, 2) << "call " << call << ": " << stopped.err;
@@ -177,7 +187,7 @@ TEST_F(SaveStopsTest, AJobThatRestartsItself) {
   Words words = {"--nproc-per-node", "2", "--max-restarts", "1", "pretrain-gpt"};
   const Words flags = training().with("--tensor-model-parallel-size", "2").words();
   words.insert(words.end(), flags.begin(), flags.end());
-  stop_everywhere({"launch", words, Stop::kKill, true, true}, "save");
+  stop_everywhere({.command = "launch", .words = words, .goes_on_alone = true, .every = 3}, "save");
 }
 
 TEST_F(StopsTest, Conversions) {
