@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/json.h"
-#include "megatron/core/crc32c.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/formats/safetensors.h"
 

@@ -10,9 +10,9 @@ namespace megatron {
 
 // What the loss of a microbatch compares the model with, on the model's device.
 struct GptTargets {
-  Tensor labels;     // [b, s] int64
-  Tensor loss_mask;  // [b, s] fp32: the weight of each token, 0 or 1 in usual training
-  Tensor divisor;    // [] fp32; undefined: the sum of loss_mask
+  Tensor labels;       // [b, s] int64
+  Tensor loss_mask;    // [b, s] fp32: the weight of each token, 0 or 1 in usual training
+  Tensor divisor;      // [] fp32; undefined: the sum of loss_mask
   Tensor seed = {};    // [] fp32: the gradient that training starts with (vocabulary_loss())
   Tensor weight = {};  // [] fp32: MicrobatchOutput::weight; may be undefined
 };

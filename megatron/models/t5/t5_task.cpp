@@ -243,9 +243,8 @@ MicrobatchOutput T5Task::forward_step(Split, int64_t, const Microbatch& batch,
   }
   const Variable loss = t5_loss(*model_, after.decoder, batch[T5Part::kLabels],
                                 batch[T5Part::kLossMask], loss_seed_, batch[T5Part::kLossDivisor]);
-  return {.losses = {loss},
-          .logged = {{"lm loss", loss.data()}},
-          .weight = batch[T5Part::kLossWeight]};
+  return {
+      .losses = {loss}, .logged = {{"lm loss", loss.data()}}, .weight = batch[T5Part::kLossWeight]};
 }
 
 int64_t T5Task::tokens_per_sample() const {
