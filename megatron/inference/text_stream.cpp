@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "megatron/tokenizers/unicode.h"
+#include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron {
 namespace {
@@ -34,19 +35,21 @@ std::string TextStream::push(int32_t token) {
   tokens_.push_back(token);
   const std::string fresh = new_text(false);
   // The beginning of a text, and the neighbours of a token, may be written in another way.
-  if (is_first && pending_.empty()) last_bytes_ = fresh;
+  if (is_first && pending_.empty() && is_valid_utf8(last_bytes_)) last_bytes_ = fresh;
   return released(fresh, false);
 }
 
 std::string TextStream::finish() { return released(new_text(true), true); }
 
-// Characters of the pending bytes before those of the next token.
+// Characters of the pending bytes before those of the next token; -1: it goes on with the last
+// character of the text, whose bytes were broken off.
 int64_t TextStream::begin_of(std::string_view token_bytes) const {
-  if (pending_.empty()) return 0;
   const auto count = [](std::string_view bytes) { return num_characters(with_valid_utf8(bytes)); };
-  const int64_t before = count(pending_);
-  const bool goes_on = count(pending_ + std::string(token_bytes)) < before + count(token_bytes);
-  return goes_on ? before - 1 : before;
+  const std::string before = before_pending_ + pending_;
+  const int64_t begin = count(before) - count(before_pending_);
+  const bool goes_on =
+      count(before + std::string(token_bytes)) < count(before) + count(token_bytes);
+  return goes_on ? begin - 1 : begin;
 }
 
 // The text of the tokens that have not been given out, or nothing yet.
@@ -61,7 +64,7 @@ std::string TextStream::new_text(bool is_last) {
   std::string fresh(differs.second, text.end());
   first_ = given_;
   given_ = tokens_.size();
-  pending_.clear();
+  before_pending_ = std::exchange(pending_, {});
   num_certain_ += num_characters(fresh);
   return fresh;
 }

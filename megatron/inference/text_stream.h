@@ -47,9 +47,10 @@ class TextStream {
   std::vector<int32_t> tokens_;  // the last of those before, then the new ones
   size_t first_ = 0;             // the tokens [first_, given_) have been given out as text
   size_t given_ = 0;
-  std::string held_;         // certain, but it may be the beginning of a stop string
-  std::string pending_;      // bytes of the tokens [given_, ...), which are no text yet
-  int64_t num_certain_ = 0;  // characters of the text before them
+  std::string held_;            // certain, but it may be the beginning of a stop string
+  std::string pending_;         // bytes of the tokens [given_, ...), which are no text yet
+  std::string before_pending_;  // those of the tokens [first_, given_)
+  int64_t num_certain_ = 0;     // characters of the text before them
   int64_t num_given_ = 0;
   int64_t last_begin_ = 0;
   std::string last_bytes_;

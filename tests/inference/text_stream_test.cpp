@@ -90,6 +90,21 @@ TEST(TextStreamTest, TellsWhereEachTokenBegins) {
   EXPECT_TRUE(stream.has_given_all());
 }
 
+// Bytes that never become a character are given out after a while; others may follow them.
+TEST(TextStreamTest, PlacesTokensBehindBrokenBytes) {
+  const auto tokenizer = bytes_tokenizer();
+  const auto id_of = [&](const std::string& bytes) { return tokenizer->encode(bytes).front(); };
+  TextStream stream(*tokenizer, {});
+  std::string text;
+  std::vector<int64_t> begins;
+  for (const char* byte : {"\xF0", "\xF0", "\xF0", "\xF0", "\x9F", "d"}) {
+    text += stream.push(id_of(byte));
+    begins.push_back(stream.last_begin());
+  }
+  EXPECT_EQ(text, "\uFFFD\uFFFD\uFFFD\uFFFDd");
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 1, 2, 3, 3, 4}));
+}
+
 TEST(TextStreamTest, CountsWhatIsGiven) {
   const auto tokenizer = bytes_tokenizer();
   TextStream stream(*tokenizer, {}, {"o!"});
