@@ -57,9 +57,11 @@ FlagTable flags_of(GenerateFlags& flags) {
       "File with one prompt per line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "
       "- is standard input.");
   table.group("generation");
-  table.add_optional("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
-                     "Tokens to add to each prompt; if not given 64, or as many as the model has "
-                     "positions for.");
+  table
+      .add_optional("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
+                    "Tokens to add to each prompt; if not given 64, or as many as the model has "
+                    "positions for.")
+      .at_most(int64_t{1} << 24);
   table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
   SamplingOptions& sampling = flags.sampling;
   table.add("--temperature", sampling.temperature, "Logits are divided by it.");

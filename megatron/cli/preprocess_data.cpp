@@ -67,8 +67,10 @@ FlagTable flags_of(PreprocessArgs& args) {
            "Threads; a multiple of --partitions. All cores if not given.")
       .none()
       .at_most(kMaxThreads);
-  flags.add("--partitions", args.run.partitions,
-            "Deal the lines of all input files to this many parts and concatenate these.");
+  flags
+      .add("--partitions", args.run.partitions,
+           "Deal the lines of all input files to this many parts and concatenate these.")
+      .at_most(kMaxThreads);
   flags.add_switch("--keep-sequential-samples", args.run.keep_sequential_samples,
                    "With --partitions, keep the order of the lines.");
   flags.add("--log-interval", args.run.log_interval, "Documents between progress reports.");

@@ -43,6 +43,10 @@ std::vector<Generation> generate(const InferenceModel& model, std::span<const Re
                                  const TokenSink& on_token, const RowsToEnd& rows_to_end) {
   std::vector<Generation> rows;
   if (requests.empty()) return rows;
+  for (const Request& request : requests) {  // before memory is taken for them
+    const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
+    check_length(length, request.max_new_tokens, model.config());
+  }
   Engine engine(model, options_for(requests));
   for (const Request& request : requests) {
     rows.push_back(

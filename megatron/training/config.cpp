@@ -13,6 +13,10 @@
 namespace megatron {
 namespace {
 
+// More are typing errors, for which the plan of a run would take all time and memory.
+constexpr int64_t kMaxMicrobatches = 1'000'000;
+constexpr int64_t kMaxRampIterations = 10'000'000;
+
 std::optional<RampupBatchSize> parsed_rampup(const std::vector<std::string>& words) {
   if (words.size() != 3) return std::nullopt;
   const auto start = integer_of(words[0]);
@@ -82,6 +86,11 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
                     "parallel size {}; use {}",
                     c.global_batch_size, c.micro_batch_size, data_parallel_size,
                     (c.global_batch_size + micro_times_dp - 1) / micro_times_dp * micro_times_dp));
+    require(
+        c.global_batch_size / micro_times_dp <= kMaxMicrobatches,
+        fmt::format("--global-batch-size {} makes more than {} microbatches; lower it, or raise "
+                    "--micro-batch-size {}",
+                    c.global_batch_size, kMaxMicrobatches, c.micro_batch_size));
   }
   if (!c.rampup_batch_size.empty()) {
     const auto rampup = parsed_rampup(c.rampup_batch_size);
@@ -94,6 +103,10 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
               fmt::format("--rampup-batch-size {} {} {}: start and increment must be greater than "
                           "0, the samples at least 0",
                           rampup->start, rampup->increment, rampup->samples));
+      require(rampup->start <= 0 || rampup->samples / rampup->start <= kMaxRampIterations,
+              fmt::format("--rampup-batch-size {} {} {}: the ramp-up samples make more than {} "
+                          "iterations; lower the last number",
+                          rampup->start, rampup->increment, rampup->samples, kMaxRampIterations));
       const int64_t growth = c.global_batch_size - rampup->start;
       require(growth >= 0,
               fmt::format("--rampup-batch-size starts at {}, above --global-batch-size {}; start "
