@@ -64,8 +64,7 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   bool is_read() const { return num_inputs() - rows.front().cached == 1; }
   // Log-probabilities of the prompt are still to be found.
   bool wants_forced() const {
-    return request.wants_prompt() &&
-           num_forced + 1 < static_cast<int64_t>(request.prompt.size());
+    return request.wants_prompt() && num_forced + 1 < static_cast<int64_t>(request.prompt.size());
   }
 
   // Tokens drawn so far.

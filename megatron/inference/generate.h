@@ -43,8 +43,7 @@ std::vector<Generation> generate(const InferenceModel& model,
                                  const GenerateOptions& options, const TokenSink& on_token = {});
 // The same for requests that differ in more than their prompts, also of a T5.
 std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
-                                 const TokenSink& on_token = {},
-                                 const RowsToEnd& rows_to_end = {});
+                                 const TokenSink& on_token = {}, const RowsToEnd& rows_to_end = {});
 
 // The best continuations of a prompt by a beam search, at most as many as request.beams says.
 // Tokens are those of the prompt and the continuation.

@@ -20,15 +20,16 @@ std::vector<int64_t> end_tokens_of(const ArgMap& settings);
 void set_end_tokens(ArgMap& settings, std::vector<int64_t> ids);
 
 // Gives the settings of a run with a GPT the ids of special tokens that the source names
-// ("bos_token_id", ...), and `end`, with which the run's documents end, among those that end a text.
+// ("bos_token_id", ...), and `end`, with which the run's documents end, among those that end
+// a text.
 void keep_special_ids(ArgMap& settings, const ArgMap& source, std::optional<int64_t> end);
 
 // --use-checkpoint-args: takes the architecture from the source, with a warning for each flag whose
 // value the source's replaces. REQUIRES: args are not resolved.
 void take_architecture(TrainingArgs& args, const CheckpointSource& source);
 
-// The given flags of the architecture whose values --use-checkpoint-args replaces by other ones of a
-// source with such settings: one sentence each, without an end. REQUIRES: args are not resolved.
+// The given flags of the architecture whose values --use-checkpoint-args replaces by other ones of
+// a source with such settings: one sentence each, without an end. REQUIRES: args are not resolved.
 std::vector<std::string> replaced_flags(const TrainingArgs& args, const ArgMap& stored);
 
 // Settings that must match the checkpoint's to go on with its run but do not (Flag::continued()):

@@ -35,8 +35,8 @@ struct ServedModel {
   bool has_encoder() const { return decoder_start.has_value(); }
   // The token between two documents of the training.
   std::optional<int32_t> eod() const { return tokenizer.special_id(SpecialToken::kEod); }
-  // What stands for a prompt without tokens: the beginning of a document, or, as the encoder of a T5
-  // reads it, the end of a text. Nothing if it is not known.
+  // What stands for a prompt without tokens: the beginning of a document, or, as the encoder of a
+  // T5 reads it, the end of a text. Nothing if it is not known.
   std::optional<int32_t> empty_prompt() const {
     const auto end = end_tokens.empty() ? std::nullopt : std::optional(end_tokens.front());
     return has_encoder() || !eod() ? end : eod();
