@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -190,7 +189,7 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
 int64_t max_positions(const TransformerConfig& config) {
   if (config.position_embedding_type == PositionEmbedding::kAlibi ||
       config.position_embedding_type == PositionEmbedding::kRelative) {
-    return std::numeric_limits<int64_t>::max();
+    return int64_t{1} << 24;  // above that, a typing error that would take all memory
   }
   return std::max(config.max_position_embeddings, config.seq_length);
 }

@@ -94,7 +94,8 @@ Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidde
 void check_ids(std::span<const int32_t> ids, int64_t vocab_size);
 // Throws ConfigError if `length` tokens, some of them new, are more than the model's positions.
 void check_length(int64_t length, int64_t new_tokens, const TransformerConfig& config);
-// The most tokens of a text; nothing limits a model with ALiBi or a relative position bias.
+// The most tokens of a text: 2^24 for a model with ALiBi or a relative position bias, which itself
+// has no limit.
 int64_t max_positions(const TransformerConfig& config);
 
 }  // namespace megatron
