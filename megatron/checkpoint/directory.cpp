@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -169,8 +168,9 @@ bool is_complete(const fs::path& checkpoint) {
 // The newest checkpoint here, if it is one of this program's. Nothing tells whether others are
 // complete.
 std::optional<int64_t> newest_complete_iteration(const fs::path& directory) {
-  const std::vector<int64_t> iterations = named_iterations(directory);
-  for (const int64_t iteration : std::views::reverse(iterations)) {
+  std::vector<int64_t> iterations = named_iterations(directory);
+  std::ranges::reverse(iterations);
+  for (const int64_t iteration : iterations) {
     const fs::path checkpoint = directory / iteration_directory_name(iteration);
     const std::optional<CheckpointFormat> format = format_of(checkpoint);
     if (format && format != CheckpointFormat::kNative) return std::nullopt;
