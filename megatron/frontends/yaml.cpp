@@ -105,6 +105,8 @@ json plain_value(const std::string& text) {
 
 // Aliases of aliases could make billions of values of a short text.
 constexpr int64_t kMaxYamlValues = 1'000'000;
+// The library takes more than 100 bytes for a byte.
+constexpr size_t kMaxYamlBytes = 1 << 20;
 
 json value_of(const YAML::Node& node, int64_t& num_values) {
   if (++num_values > kMaxYamlValues) {
@@ -202,6 +204,10 @@ void append(std::string& text, const json& value, int indent) {
 }  // namespace
 
 json read_yaml(const std::string& text, const std::string& source) {
+  if (text.size() > kMaxYamlBytes) {
+    throw FormatError(fmt::format("{}: has {} bytes, at most {} are read; is this the right file?",
+                                  source, text.size(), kMaxYamlBytes));
+  }
   if (const size_t valid = utf8_prefix(text); valid < text.size()) {
     throw FormatError(fmt::format("{}: byte {} is not UTF-8; correct the YAML", source, valid + 1));
   }

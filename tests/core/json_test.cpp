@@ -86,6 +86,25 @@ TEST(JsonTest, EqualKeysAreRefusedOrTheLastCounts) {
             "a.json: key a occurs twice in one object at byte 24 (line 1); remove one of them");
 }
 
+TEST(JsonTest, MissingKeysAndOtherTypesAreNamedInOurWords) {
+  const auto problem = [](const auto& f) {
+    try {
+      f();
+    } catch (const json::exception& error) {
+      return json_problem(error);
+    }
+    return std::string();
+  };
+  const json object = {{"a", "text"}};
+  EXPECT_EQ(problem([&] { object.at("b"); }), "lacks the key b");
+  EXPECT_EQ(problem([&] { object.at(std::string(1000, 'k')); }),
+            "lacks the key " + std::string(80, 'k') + "... (1000 bytes)");
+  EXPECT_EQ(problem([&] { object.at("a").get<int>(); }),
+            "has a value of another type: it must be number, but is string");
+  EXPECT_EQ(problem([&] { object.at("a").at(0); }),
+            "has a value of another type than belongs there");
+}
+
 TEST(JsonTest, DumpsTextsThatAreNotUtf8) {
   EXPECT_EQ(dump_json(json{{"a\xFF", "\x80"}}), "{\"a\xEF\xBF\xBD\":\"\xEF\xBF\xBD\"}");
   EXPECT_EQ(dump_json(json{1, 2}, 1), "[\n 1,\n 2\n]");

@@ -37,6 +37,7 @@ TEST(RelaxedJson, FaultsNameTheLine) {
   };
   EXPECT_THAT(message("{\"a\": 1,\n \"a\": 1}"), testing::HasSubstr("line 2: the key a appears"));
   EXPECT_THAT(message("{\"f\": {\"e\": 1, \"e\": 2}}"), testing::HasSubstr("the key e appears"));
+  EXPECT_THAT(message("a: \xFF"), testing::HasSubstr("ds.json: byte 4 is not UTF-8"));
   EXPECT_THAT(message("[1, 2"), testing::HasSubstr("a list without its end ]"));
   EXPECT_THAT(message("{\"a\": 1"), testing::HasSubstr("a map without its end }"));
   EXPECT_THAT(message("{\"a\" 1}"), testing::HasSubstr("the key a without a colon"));

@@ -1,5 +1,6 @@
 #include "megatron/frontends/yaml.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -69,6 +70,22 @@ TEST(Yaml, WritesWhatItReads) {
 TEST(Yaml, WritesAsPyYamlDoes) {
   EXPECT_EQ(yaml_text({{"b", "no"}, {"a", {{"x", 1e-5}}}, {"c", json::array()}, {"d", "0,1"}}),
             "a:\n  x: 1.0e-05\nb: 'no'\nc: []\nd: 0,1\n");
+}
+
+TEST(Yaml, StrangeFilesTakeLittleMemory) {
+  const auto refusal = [](const std::string& text) {
+    return message_of<FormatError>([&] { read_yaml(text, "file.yaml"); });
+  };
+  EXPECT_EQ(refusal("a: \xFF\n"), "file.yaml: byte 4 is not UTF-8; correct the YAML");
+  EXPECT_THAT(refusal(std::string(2 << 20, ' ')), testing::HasSubstr("has 2097152 bytes"));
+  std::string aliases = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n";
+  for (int i = 1; i < 10; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    aliases += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before;
+    for (int k = 1; k < 10; ++k) aliases += "," + before;
+    aliases += "]\n";
+  }
+  EXPECT_THAT(refusal(aliases), testing::HasSubstr("more than 1000000 values"));
 }
 
 TEST(Yaml, AFaultHasItsLine) {
