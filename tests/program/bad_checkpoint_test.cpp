@@ -1,5 +1,6 @@
 #include <fstream>
 
+#include "megatron/checkpoint/manifest.h"
 #include "megatron/core/file.h"
 #include "tests/program/program_test.h"
 
@@ -77,6 +78,42 @@ TEST_F(BadCheckpointTest, FlippedBytes) {
               ElementsAre(AllOf(HasSubstr(weights().string()), HasSubstr("damaged"),
                                 HasSubstr("--ckpt-step"))));
   expect_earlier_loads();
+}
+
+// Memory that changed between the hash and the file: every checksum fits.
+TEST_F(BadCheckpointTest, HashesOfOtherTensors) {
+  const fs::path directory = iteration_in(save(), 10);
+  const Manifest saved = read_manifest(directory);
+  const std::string norm = "decoder.final_layernorm.weight";
+  const std::string matrix = "decoder.layers.1.mlp.linear_fc1.weight";
+  for (const auto& [section, name] : {std::pair<std::string, std::string>{"weights", norm},
+                                      {"weights", matrix},
+                                      {"exp_avg_sq", matrix}}) {
+    Manifest changed = saved;
+    TensorRecord& tensor = changed.sections.at(section).at(name);
+    ASSERT_TRUE(tensor.hash);
+    *tensor.hash ^= 1;
+    write_manifest(directory, changed);
+    const auto names_it =
+        AllOf(HasSubstr("1 loaded tensors do not have the hashes of the saved ones"),
+              HasSubstr(name + "; memory was changed"), HasSubstr("--ckpt-step"));
+    EXPECT_THAT(refused(loading()), ElementsAre(names_it));
+    Words on_ranks = {"--nproc-per-node", "2", "pretrain-gpt"};
+    for (const std::string& word : loading().with("--tensor-model-parallel-size", "2").words()) {
+      on_ranks.push_back(word);
+    }
+    EXPECT_THAT(run("launch", on_ranks).err, names_it);
+    for (const std::string ranks : {"1", "2"}) {
+      const Outcome generated = run(
+          "launch", {"--nproc-per-node", ranks, "generate", "--load", save().string(),
+                     "--tensor-model-parallel-size", ranks, "--prompt", "a", "--device", "cpu"});
+      if (section == "weights") {
+        EXPECT_THAT(generated.err, names_it) << ranks;
+      }
+    }
+  }
+  write_manifest(directory, saved);
+  train(loading().with("--exit-interval", "1"));
 }
 
 TEST_F(BadCheckpointTest, TruncatedOrMissingShard) {
