@@ -94,6 +94,9 @@ void set_stops(Request& request, const ServedModel& model, const Fields& fields)
 std::vector<std::vector<int32_t>> encoded_prompts(const ServedModel& model, const Fields& fields) {
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : fields.prompts) {
+    if (!model.may_hold(text)) {
+      throw Refusal("Length of prompt + tokens_to_generate longer than allowed");
+    }
     std::vector<int32_t> ids = model.tokenizer.encode(text);
     if (fields.add_bos && model.eod()) ids.insert(ids.begin(), *model.eod());
     prompts.push_back(std::move(ids));

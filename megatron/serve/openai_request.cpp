@@ -81,6 +81,13 @@ bool are_ids(const json& list) {
 }
 
 void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
+  if (!model.may_hold(text)) {
+    throw ApiError(400,
+                   fmt::format("This model's maximum context length is {} tokens. However, your "
+                               "prompt has {} bytes. Please reduce the length of the prompt.",
+                               model.max_positions, text.size()),
+                   "messages", "context_length_exceeded");
+  }
   std::vector<int32_t> ids = model.tokenizer.encode(text);
   if (ids.empty() && model.empty_prompt()) ids = {*model.empty_prompt()};
   completion.prompts.push_back(std::move(ids));

@@ -41,6 +41,12 @@ struct ServedModel {
     const auto end = end_tokens.empty() ? std::nullopt : std::optional(end_tokens.front());
     return has_encoder() || !eod() ? end : eod();
   }
+  // False for a text that is longer than all positions can hold, which is not worth tokenizing: no
+  // token of any vocabulary stands for so many bytes.
+  bool may_hold(const std::string& text) const {
+    constexpr int64_t kMostBytes = 1024;
+    return has_encoder() || static_cast<int64_t>(text.size()) / kMostBytes <= max_positions;
+  }
   uint64_t next_seed();
 };
 

@@ -164,6 +164,16 @@ TEST(HostileRequestTest, LargeBodiesTakeTurns) {
   EXPECT_GE(answered, 1);
 }
 
+TEST(HostileRequestTest, TextsThatCannotFitAreNotTokenized) {
+  const RunningServer server;
+  const std::string text(70'000, 'a');  // of a model with 64 positions
+  const httplib::Result result = server.post("/v1/completions", {{"prompt", text}});
+  EXPECT_EQ(result->status, 400);
+  EXPECT_THAT(result->body, HasSubstr("However, your prompt has 70000 bytes"));
+  EXPECT_THAT(result->body, HasSubstr("context_length_exceeded"));
+  EXPECT_THAT(server.put(json{{"prompts", {text}}}.dump())->body, HasSubstr("longer than allowed"));
+}
+
 TEST(HostileRequestTest, HeadsHaveALimit) {
   const RunningServer server;
   const auto answer = [&](size_t lines) {
