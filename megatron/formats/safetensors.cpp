@@ -10,10 +10,10 @@
 #include <set>
 #include <utility>
 
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/json.h"
 #include "megatron/core/printable.h"
-#include "megatron/core/crc32c.h"
 
 namespace megatron {
 namespace {
