@@ -209,7 +209,7 @@ void read_template(const std::filesystem::path& folder, Mutator& mutator, Counts
     messages.push_back({kRoles[mutator.below(5)], mutator.noise(mutator.below(20))});
   }
   try {
-    chat_prompt(chat_template_of(folder.string()), messages);
+    chat_prompt(chat_template_of(folder.string()).value_or("plain"), messages);
     ++counts.answered;
   } catch (const InternalError&) {
     throw;
