@@ -242,7 +242,7 @@ void products_in_parts(int64_t rows, int64_t hidden, int64_t depth, Stream s) {
   Tensor rstd({rows}, DType::kFloat32, s);
   std::printf("%2lld rows, %5lld x %5lld, us:", static_cast<long long>(rows),
               static_cast<long long>(hidden), static_cast<long long>(depth));
-  const int64_t chosen = kernels::num_depth_parts(rows, hidden, depth, DType::kBFloat16, s);
+  const int64_t chosen = kernels::num_k_splits(rows, hidden, depth, DType::kBFloat16, s);
   for (const int64_t parts : {1, 2, 3, 4, 5, 6, 7, 8}) {
     if (depth % (parts * 64) != 0) continue;
     Tensor whole(shape, DType::kBFloat16, s);
@@ -254,8 +254,8 @@ void products_in_parts(int64_t rows, int64_t hidden, int64_t depth, Stream s) {
           kernels::matmul(whole.rows(), a.view(), kernels::Transpose::kNo, weight,
                           kernels::Transpose::kYes, ConstView{}, 0, s);
         } else {
-          kernels::matmul_in_parts(in_parts.reshape({parts, rows, hidden}).view(), a.view(), weight,
-                                   s);
+          kernels::matmul_split_k(in_parts.reshape({parts, rows, hidden}).view(), a.view(), weight,
+                                  s);
         }
         kernels::residual_norm_forward(x.view(), y.view(), mean.view(), rstd.view(),
                                        parts == 1 ? whole.view() : in_parts.view(), w.view(),

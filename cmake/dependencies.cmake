@@ -1,7 +1,6 @@
 # Packages of Debian 12, installed by scripts/bootstrap.sh. Each folder links what it uses.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(ZLIB REQUIRED)

@@ -49,5 +49,5 @@ endfunction()
 if(MG_PRECOMPILE AND MG_COMMON_HEADERS)
   # What mg_core gives all other libraries.
   mg_precompile(mg_headers HEADERS ${MG_COMMON_HEADERS}
-    LIBS fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json $<$<BOOL:${MG_OPENMP}>:OpenMP::OpenMP_CXX>)
+    LIBS fmt::fmt nlohmann_json::nlohmann_json $<$<BOOL:${MG_OPENMP}>:OpenMP::OpenMP_CXX>)
 endif()

@@ -11,7 +11,7 @@ set -euo pipefail
 readonly needed=(
   g++ cmake ninja-build ccache make git    # build tools
   libdnnl-dev                              # matrix products on the CPU
-  libfmt-dev libspdlog-dev                 # text, log
+  libfmt-dev                               # formatted text
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
   zlib1g-dev liblzma-dev                   # compressed corpora
   libsnappy-dev libzstd-dev                # Parquet files

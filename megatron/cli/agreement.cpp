@@ -147,7 +147,7 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
 bool parse_common_flags(FlagTable& flags, const CommonCommand& command,
                         std::span<const std::string> words, const comm::Group& world) {
   expect_same_words(words, world);
-  return in_common([&] {
+  return collectively([&] {
     const bool has_work =
         command.takes_training_words
             ? parse_flags(flags, command.usage, without_training_words(flags, words))

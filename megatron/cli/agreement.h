@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megatron/comm/group.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/settings/training_args.h"
 
 namespace megatron::cli {

@@ -337,7 +337,7 @@ void print_report(const BenchFlags& flags, const nlohmann::ordered_json& report,
 }  // namespace
 
 int bench(std::span<const std::string> argv, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   BenchFlags flags;
   FlagTable table = flags_of(flags);
   flags.training.assign(argv.begin(), argv.end());

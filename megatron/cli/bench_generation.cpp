@@ -18,7 +18,7 @@
 #include "megatron/inference/engine.h"
 #include "megatron/models/t5/t5_chunk.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 
 namespace megatron::cli {

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "megatron/cli/pretrain.h"
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/parallel/replicas.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/run/training_run.h"
 #include "megatron/settings/flag_table.h"
@@ -100,7 +100,7 @@ std::shared_ptr<const ClassificationTask::Data> read_data(const ClassifyFlags& f
                                                           const TrainingArgs& args,
                                                           const comm::Group& world) {
   const comm::Working working(world, "reading the data of the task");
-  return comm::made_once(world, [&] {
+  return comm::broadcast_object(world, [&] {
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
     const auto read = [&](const std::vector<std::string>& paths) {
       return std::make_shared<const ClassificationSet>(
@@ -188,26 +188,26 @@ bool names_classification_task(std::span<const std::string> words) {
 }
 
 int train_classifier(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   const auto started = std::chrono::steady_clock::now();
   ClassifyFlags flags;
   TrainingArgs args;
   std::vector<std::string> problems;
   if (!read_words(words, flags, args, problems)) return 0;
-  in_common([&] {
+  collectively([&] {
     if (!problems.empty()) throw ConfigError(problems);
     apply_launcher_settings(args, world, problems);
     if (!problems.empty()) throw ConfigError(problems);
   });
-  const auto data = in_common([&] { return read_data(flags, args, world); });
-  in_common([&] { apply_data(flags, *data, replicas_of(args.parallel, world.size()), args); });
+  const auto data = collectively([&] { return read_data(flags, args, world); });
+  collectively([&] { apply_data(flags, *data, replicas_of(args.parallel, world.size()), args); });
   const Pretraining begun = begin_training(std::move(args), std::move(problems), world, started);
   check_memory(begun.args, world);
   ClassificationTask task(begun.args, begun.tokenizer, *data, {.keep_last = flags.keep_last});
   TrainingRun run(begun.args, task, world, begun.started, begun.save_directory);
   run.load(begun.source);
   if (!begun.source.exists() && !flags.pretrained_checkpoint.empty()) {
-    in_common([&] { load_pretrained(flags, begun.args, run); });
+    collectively([&] { load_pretrained(flags, begun.args, run); });
   }
   if (flags.epochs > 0) {
     run.train();

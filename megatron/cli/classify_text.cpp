@@ -86,7 +86,7 @@ void print_classes(const json& request, const LoadedModel& loaded,
 }  // namespace
 
 int classify_text(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   ClassifyTextFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {.usage = "megatron classify --load DIR --prompt TEXT ... [flags]",

@@ -184,7 +184,7 @@ std::string accuracy_result(int64_t correct, int64_t total) {
 
 int evaluate(std::span<const std::string> words, const comm::Group& world) {
   if (names_classification_task(words)) return train_classifier(words, world);
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   EvaluateFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {

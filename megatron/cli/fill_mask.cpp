@@ -135,7 +135,7 @@ void print_filled(bool as_json, const LoadedModel& loaded, std::vector<int32_t> 
 }  // namespace
 
 int fill_mask(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   FillFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {.usage = "megatron fill-mask --load DIR --prompt TEXT ... [flags]",

@@ -15,7 +15,7 @@
 #include "megatron/models/gpt/gpt_task.h"
 #include "megatron/models/t5/t5_task.h"
 #include "megatron/parallel/replicas.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/train_step_library.h"
 
 namespace megatron::cli {
@@ -36,7 +36,7 @@ ModelKind kind_in(std::span<const std::string> words) {
 // Reads the words of the command; false after --help.
 bool read_words(std::span<const std::string> words, FinetuneFlags& flags, TrainingArgs& args,
                 std::vector<std::string>& problems) {
-  const ModelKind kind = in_common([&] { return kind_in(words); });
+  const ModelKind kind = collectively([&] { return kind_in(words); });
   FlagTable table = finetune_flag_table(flags);
   if (!read_training_words(table, kFinetuneUsage, kind, words, args, problems)) return false;
   std::vector<std::string> rest(words.begin(), words.end());
@@ -111,10 +111,10 @@ bool is_classifier(const FinetuneFlags& flags, const Origin& origin) {
 }  // namespace
 
 int finetune(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   Finetuning tuning{.world = world, .started = std::chrono::steady_clock::now()};
   if (!read_words(words, tuning.flags, tuning.args, tuning.problems)) return 0;
-  in_common([&] {
+  collectively([&] {
     if (!tuning.flags.megatron_dataset_flag) drop_indexed_data(tuning.args);
     if (!tuning.problems.empty()) throw ConfigError(tuning.problems);
     tuning.origin = choose_model(tuning.flags, tuning.args);
@@ -131,7 +131,7 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
   });
   tuning.replicas = replicas_of(tuning.args.parallel, world.size());
   if (tuning.flags.megatron_dataset_flag) {
-    in_common([&] { expect_data_files(tuning.args); });
+    collectively([&] { expect_data_files(tuning.args); });
     apply_indexed_data(tuning.flags, tuning.replicas, tuning.args);
     const Pretraining begun = tuning.begin();
     const std::unique_ptr<TrainTask> task = indexed_task(begun);

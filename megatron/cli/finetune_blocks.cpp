@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "megatron/cli/finetune_run.h"
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/data/text_blocks.h"
 #include "megatron/models/bert/masked_blocks_task.h"
 #include "megatron/models/gpt/finetune_task.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/train_step_library.h"
 
 namespace megatron::cli {
@@ -21,7 +21,7 @@ namespace {
 std::shared_ptr<const BlockSplits> read_blocks(const FinetuneFlags& flags, const TrainingArgs& args,
                                                const comm::Group& world) {
   const comm::Working working(world, "reading the texts");
-  return comm::made_once(world, [&] {
+  return comm::broadcast_object(world, [&] {
     const DatasetFiles files = files_of(flags);
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
     const TextFileOptions options{.column = flags.text_column,
@@ -81,7 +81,8 @@ void train_on(const Finetuning& tuning, const Pretraining& begun, const BlockSpl
 }  // namespace
 
 void finetune_blocks(Finetuning& tuning) {
-  const auto data = in_common([&] { return read_blocks(tuning.flags, tuning.args, tuning.world); });
+  const auto data =
+      collectively([&] { return read_blocks(tuning.flags, tuning.args, tuning.world); });
   const Lengths lengths = apply_samples(tuning.flags, data->train->num_blocks(),
                                         data->valid == nullptr ? 0 : data->valid->num_blocks(),
                                         tuning.replicas, tuning.args);

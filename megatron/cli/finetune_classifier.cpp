@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "megatron/cli/finetune_run.h"
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/interchange/hf/bert_config.h"
 #include "megatron/interchange/hf/config.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/tasks/finetune_classifier_task.h"
 #include "megatron/tasks/labelled_texts.h"
 
@@ -27,7 +27,7 @@ std::shared_ptr<const ClassifierData> read_classifier_data(const Finetuning& tun
   const FinetuneFlags& flags = tuning.flags;
   const std::vector<std::string>& known = tuning.origin.class_names;
   const comm::Working working(tuning.world, "reading the texts");
-  return comm::made_once(tuning.world, [&] {
+  return comm::broadcast_object(tuning.world, [&] {
     const DatasetFiles files = files_of(flags);
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
     LabelledColumns given = {.text = flags.text_column, .pair = flags.text_pair_column};
@@ -84,7 +84,7 @@ std::string problem_type_of(LabelKind labels) {
 }  // namespace
 
 void finetune_classifier(Finetuning& tuning) {
-  const auto data = in_common([&] { return read_classifier_data(tuning); });
+  const auto data = collectively([&] { return read_classifier_data(tuning); });
   // The task evaluates when an epoch ends; the run itself never does.
   const int64_t num_train = data->task.train->num_samples();
   const Lengths lengths = apply_samples(tuning.flags, num_train, 0, tuning.replicas, tuning.args);

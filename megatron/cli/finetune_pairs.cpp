@@ -3,13 +3,13 @@
 #include <vector>
 
 #include "megatron/cli/finetune_run.h"
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/data/table_rows.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/t5/text_pairs_task.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 
 namespace megatron::cli {
 namespace {
@@ -51,7 +51,7 @@ TextPairs read_files(const FinetuneFlags& flags, const std::vector<std::filesyst
 // Reads the pairs of texts. Threads of one process share them.
 std::shared_ptr<const TextPairsTask::Data> read_text_pairs(const Finetuning& tuning) {
   const comm::Working working(tuning.world, "reading the texts");
-  return comm::made_once(tuning.world, [&] {
+  return comm::broadcast_object(tuning.world, [&] {
     const DatasetFiles files = files_of(tuning.flags);
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(tuning.args.tokenizer);
     const TextPairs all = read_files(tuning.flags, files.train, *tokenizer);
@@ -95,7 +95,7 @@ TextPairsTask::Ids special_ids_of(const Tokenizer& tokenizer, const ArgMap& stat
 }  // namespace
 
 void finetune_pairs(Finetuning& tuning) {
-  const auto data = in_common([&] { return read_text_pairs(tuning); });
+  const auto data = collectively([&] { return read_text_pairs(tuning); });
   const int64_t num_train = data->train->num_pairs();
   const int64_t num_valid = data->valid == nullptr ? 0 : data->valid->num_pairs();
   const Lengths lengths =

@@ -21,7 +21,7 @@
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/source_settings.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -173,7 +173,8 @@ void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
   const FinetuneFlags& flags = tuning.flags;
   const TrainingArgs& args = begun.args;
   const bool has_output = !flags.output_dir.empty() && !args.training.skip_train;
-  const bool writes_model = has_output && in_common([&] { return writes_hf_model(tuning, args); });
+  const bool writes_model =
+      has_output && collectively([&] { return writes_hf_model(tuning, args); });
   if (flags.merge_lora && args.transformer.lora_rank == 0) {
     warn("--merge_lora has no effect: the model has no adapters");
   }
@@ -181,7 +182,7 @@ void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
   TrainingRun run(args, task, tuning.world, begun.started, begun.save_directory);
   const bool resumes = !flags.resume_from_checkpoint.empty();
   if (args.transformer.kind == ModelKind::kBert && begun.source.exists() && !resumes) {
-    in_common([&] { load_model(hooks, begun, run); });
+    collectively([&] { load_model(hooks, begun, run); });
   } else {
     run.load(begun.source);
   }

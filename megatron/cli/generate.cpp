@@ -325,7 +325,7 @@ std::vector<Request> requests_of(const GenerateFlags& flags, const json& read, i
 }  // namespace
 
 int generate_text(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   GenerateFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {.usage = "megatron generate --load DIR --prompt TEXT ... [flags]",
@@ -334,7 +334,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   if (!parse_common_flags(table, command, words, world)) return 0;
 
   const LoadedModel loaded = load_model(flags.model, world, kGenerateModels);
-  if (loaded.kind == ModelKind::kT5) in_common([&] { expect_t5_flags(flags); });
+  if (loaded.kind == ModelKind::kT5) collectively([&] { expect_t5_flags(flags); });
   json read;
   if (world.rank() == 0) read = read_request(flags, loaded);
   const int64_t positions = max_positions(loaded.inference().config());

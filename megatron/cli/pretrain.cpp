@@ -20,7 +20,7 @@
 #include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/run/run_checkpoint.h"
@@ -190,7 +190,7 @@ Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
 
 int pretrain(const std::string& command, ModelKind model, std::span<const std::string> words,
              const comm::Group& world, const MakeTask& make_task) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   const std::optional<Pretraining> begun = begin_pretraining(command, model, words, world);
   if (!begun) return 0;
   check_memory(begun->args, world);

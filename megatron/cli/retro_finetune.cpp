@@ -39,7 +39,7 @@ std::vector<std::string> problems(const std::string& data_folder, const Dialogue
 
 int retro_finetune(std::span<const std::string> words, const comm::Group& world) {
   const auto started = std::chrono::steady_clock::now();
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   DialogueFlags flags;
   std::string data_folder;
   FlagTable table;

@@ -16,7 +16,7 @@
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/retro.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/tasks/detokenize.h"
 #include "megatron/tasks/dialogue_task.h"
 
@@ -211,7 +211,7 @@ std::string answer_of(const Generation& made, int32_t eod, const Tokenizer& toke
 }  // namespace
 
 int retro_generate(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   RetroGenerateFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {.usage = kRetroGenerateUsage,
@@ -222,7 +222,7 @@ int retro_generate(std::span<const std::string> words, const comm::Group& world)
   flags.model.retro_num_neighbors = flags.num_neighbors;
   const LoadedModel loaded = load_model(flags.model, world);
   const TransformerConfig& model = loaded.model->config();
-  in_common([&] {
+  collectively([&] {
     if (!model.retro.reads_neighbors()) return;
     if (loaded.parallel.pipeline.size() > 1 || flags.beam_search) {
       throw ConfigError(

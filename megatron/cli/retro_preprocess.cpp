@@ -14,7 +14,7 @@
 
 #include "megatron/cli/pretrain.h"
 #include "megatron/cli/retro_flags.h"
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/share_threads.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
@@ -29,7 +29,7 @@
 #include "megatron/retro/embedder.h"
 #include "megatron/retro/index_builder.h"
 #include "megatron/retro/neighbor_query.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/loaded_model.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
@@ -202,7 +202,7 @@ class LazyEmbedder {
                          .device = args.training.device,
                          .has_replicas = true},
                         world_, kUsable);
-    in_common([&] {
+    collectively([&] {
       embedder_ = retro::make_bert_embedder(model_.bert_inference(), bert_,
                                             {.batch_size = config.retro_bert_batch_size,
                                              .max_length = config.retro_bert_max_chunk_length});
@@ -234,7 +234,7 @@ std::shared_ptr<const RetroSplits> open_samples(const Settings& settings, const 
                                                          : config.retro_gpt_split;
   data.data_cache_path = settings.training.data.data_cache_path;
   const comm::Working working(world, "building the data sets");
-  return comm::made_once(world, [&] {
+  return comm::broadcast_object(world, [&] {
     return std::make_shared<const RetroSplits>(
         build_retro_samples(data, config.retro_gpt_split, dataset_sizes_of(training),
                             config.retro_gpt_seq_length, config.retro_gpt_seed, gpt));
@@ -259,8 +259,8 @@ void run_tasks(const Settings& settings, const comm::Group& world) {
   using Clock = std::chrono::steady_clock;
   const RetroConfig& config = settings.config();
   const auto open = [&](const TokenizerConfig& tokenizer) {
-    return in_common([&] {
-      return comm::made_once(
+    return collectively([&] {
+      return comm::broadcast_object(
           world, [&] { return std::shared_ptr<const Tokenizer>(make_tokenizer(tokenizer)); });
     });
   };
@@ -294,7 +294,7 @@ void run_tasks(const Settings& settings, const comm::Group& world) {
 }  // namespace
 
 int retro_preprocess(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   Settings settings;
   std::vector<std::string> problems;
   if (!read_words(words, settings, problems)) return 0;

@@ -114,7 +114,7 @@ void score_with_t5(const std::string& file, const LoadedModel& loaded, const com
 }  // namespace
 
 int score_text(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   ScoreFlags flags;
   FlagTable table;
   add_model_flags(table, flags.model);

@@ -167,7 +167,7 @@ void compare_training(const Layout& layout, const SelfTestOptions& options,
 }  // namespace
 
 int self_test(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   SelfTestOptions options;
   FlagTable flags;
   flags.group("test");

@@ -221,7 +221,7 @@ std::unique_ptr<FrontEnd> started(const ServeFlags& flags, const LoadedModel& lo
 }  // namespace
 
 int serve_model(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   ServeFlags flags;
   FlagTable table = flags_of(flags);
   const CommonCommand command = {.usage = "megatron serve --load DIR [flags]",

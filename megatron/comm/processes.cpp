@@ -56,7 +56,7 @@ std::vector<std::string> host_names(Transport& world) {
   return is_one ? std::vector<std::string>() : names;
 }
 
-void run_in_world(const std::shared_ptr<PostOffice>& office,
+void run_in_world(const std::shared_ptr<MessageRouter>& office,
                   const std::function<void(const Group& world)>& f) {
   Membership everybody{.name = "world", .rank = office->rank(), .world_ranks = {}};
   for (int i = 0; i < office->size(); ++i) everybody.world_ranks.push_back(i);
@@ -81,7 +81,7 @@ void run_process_rank(const LaunchEnvironment& place,
   context->timeout = options.timeout;
   context->local_rank = place.local_rank;
   context->local_size = place.local_size;
-  const auto office = std::make_shared<PostOffice>(make_wire(place, options.timeout), context);
+  const auto office = std::make_shared<MessageRouter>(make_wire(place, options.timeout), context);
   if (office->size() != place.size) {
     throw CommError(
         fmt::format("the launcher announces {} ranks and MPI connects {}; link the "

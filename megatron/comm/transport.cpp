@@ -49,7 +49,7 @@ std::string Transport::last_call(int member) const {
 }
 
 void Transport::print_flight_records() const {
-  const Speaking aloud(true);  // only this rank knows these calls
+  const LogScope aloud(true);  // only this rank knows these calls
   warn(fmt::format("the last calls of {} (number, group, call, state):\n{}", name_of(rank()),
                    context_->recorder.str()));
 }

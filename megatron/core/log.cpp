@@ -1,53 +1,32 @@
 #include "megatron/core/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <utility>
 
 namespace megatron {
 namespace {
 
-// The process's log sinks, created at first use.
-struct Sinks {
-  std::shared_ptr<spdlog::logger> out;
-  std::shared_ptr<spdlog::logger> err;
-
-  Sinks()
-      : out(std::make_shared<spdlog::logger>("out",
-                                             std::make_shared<spdlog::sinks::stdout_sink_mt>())),
-        err(std::make_shared<spdlog::logger>("err",
-                                             std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
-    out->set_pattern("%v");
-    out->flush_on(spdlog::level::info);
-    err->set_pattern("%l: %v");
-    err->flush_on(spdlog::level::debug);
-    const char* level = std::getenv("MEGATRON_LOG");
-    const bool wants_debug = level != nullptr && std::string(level) == "debug";
-    err->set_level(wants_debug ? spdlog::level::debug : spdlog::level::warn);
-  }
-};
-
-Sinks& sinks() {
-  static Sinks instance;
-  return instance;
-}
-
 // Each rank may be a thread.
-thread_local bool is_speaking = true;
+thread_local bool is_printing = true;
+
+// One write, as other processes write to the same stream.
+void write_line(std::FILE* stream, std::string_view prefix, std::string_view text) {
+  std::string line;
+  line.append(prefix).append(text).append("\n");
+  std::fwrite(line.data(), 1, line.size(), stream);
+  std::fflush(stream);
+}
 
 }  // namespace
 
 void print_line(std::string_view text) {
-  if (is_speaking) sinks().out->info("{}", text);
+  if (is_printing) write_line(stdout, "", text);
 }
 void warn(std::string_view text) {
-  if (is_speaking) sinks().err->warn("{}", text);
+  if (is_printing) write_line(stderr, "warning: ", text);
 }
 void print_error(std::string_view message) {
   std::string lines;
@@ -58,9 +37,15 @@ void print_error(std::string_view message) {
   }
   std::fwrite(lines.data(), 1, lines.size(), stderr);
 }
-void debug(std::string_view text) { sinks().err->debug("{}", text); }
+void debug(std::string_view text) {
+  static const bool is_on = [] {
+    const char* const level = std::getenv("MEGATRON_LOG");
+    return level != nullptr && std::string_view(level) == "debug";
+  }();
+  if (is_on) write_line(stderr, "debug: ", text);
+}
 
-Speaking::Speaking(bool is_loud) : previous_(std::exchange(is_speaking, is_loud)) {}
-Speaking::~Speaking() { is_speaking = previous_; }
+LogScope::LogScope(bool prints) : previous_(std::exchange(is_printing, prints)) {}
+LogScope::~LogScope() { is_printing = previous_; }
 
 }  // namespace megatron

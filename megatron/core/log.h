@@ -16,12 +16,12 @@ void debug(std::string_view text);
 
 // Turns lines and warnings of this thread on or off while it lives: of many ranks only one prints.
 // The innermost object decides.
-class Speaking {
+class LogScope {
  public:
-  explicit Speaking(bool is_loud);
-  ~Speaking();
-  Speaking(const Speaking&) = delete;
-  Speaking& operator=(const Speaking&) = delete;
+  explicit LogScope(bool prints);
+  ~LogScope();
+  LogScope(const LogScope&) = delete;
+  LogScope& operator=(const LogScope&) = delete;
 
  private:
   bool previous_;

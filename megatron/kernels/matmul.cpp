@@ -28,21 +28,21 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
                                              beta, stream);
 }
 
-int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
+int64_t num_k_splits(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu()) return cuda::num_depth_parts(m, n, k, dtype, stream);
+    if (!stream.is_cpu()) return cuda::num_k_splits(m, n, k, dtype, stream);
   }
   return 1;
 }
 
-void matmul_in_parts(TensorView parts, ConstView a, ConstView b, Stream stream) {
+void matmul_split_k(TensorView parts, ConstView a, ConstView b, Stream stream) {
   const int64_t k = a.size(1);
-  expect_shape(b.shape, {parts.size(2), k}, "matmul_in_parts: b");
-  expect_shape(a.shape, {parts.size(1), k}, "matmul_in_parts: a");
-  expect_dtype(b.dtype, a.dtype, "matmul_in_parts: b");
-  expect_dtype(parts.dtype, DType::kFloat32, "matmul_in_parts: parts");
-  if constexpr (kBuiltWithCuda) return cuda::matmul_in_parts(parts, a, b, stream);
-  throw_built_without_cuda("matmul_in_parts");
+  expect_shape(b.shape, {parts.size(2), k}, "matmul_split_k: b");
+  expect_shape(a.shape, {parts.size(1), k}, "matmul_split_k: a");
+  expect_dtype(b.dtype, a.dtype, "matmul_split_k: b");
+  expect_dtype(parts.dtype, DType::kFloat32, "matmul_split_k: parts");
+  if constexpr (kBuiltWithCuda) return cuda::matmul_split_k(parts, a, b, stream);
+  throw_built_without_cuda("matmul_split_k");
 }
 
 }  // namespace megatron::kernels

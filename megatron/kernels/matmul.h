@@ -30,10 +30,10 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
 //   b      [n, k]     in   dtype of a
 //
 // Row-major, contiguous, nothing overlaps; no extent is 0. REQUIRES: p divides k; a GPU.
-void matmul_in_parts(TensorView parts, ConstView a, ConstView b, Stream stream);
+void matmul_split_k(TensorView parts, ConstView a, ConstView b, Stream stream);
 // The p that makes such a product fast; 1 stands for matmul().
-int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream);
-// num_depth_parts() is at most this for at most so many rows, and 1 for more.
+int64_t num_k_splits(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream);
+// num_k_splits() is at most this for at most so many rows, and 1 for more.
 inline constexpr int64_t kMostDepthParts = 8;
 inline constexpr int64_t kMostRowsInParts = 64;
 
@@ -49,8 +49,8 @@ decltype(kernels::matmul) matmul;
 namespace cuda {
 // cuBLASLt (cuda/matmul_plans.h).
 decltype(kernels::matmul) matmul;
-decltype(kernels::matmul_in_parts) matmul_in_parts;
-decltype(kernels::num_depth_parts) num_depth_parts;
+decltype(kernels::matmul_split_k) matmul_split_k;
+decltype(kernels::num_k_splits) num_k_splits;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

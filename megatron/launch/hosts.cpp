@@ -88,12 +88,12 @@ JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes) {
 Hosts::Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
              std::chrono::milliseconds timeout)
     : is_first_(place.host == 0) {
-  const comm::tcp::MeetingPlace meeting_place{.purpose = comm::tcp::Purpose::kHosts,
-                                              .address = place.master_address,
-                                              .port = place.master_port,
-                                              .count = place.num_hosts,
-                                              .noun = "host",
-                                              .remedy = "give each host its own --node-rank"};
+  const comm::tcp::RendezvousPoint rendezvous_point{.purpose = comm::tcp::Purpose::kHosts,
+                                                    .address = place.master_address,
+                                                    .port = place.master_port,
+                                                    .count = place.num_hosts,
+                                                    .noun = "host",
+                                                    .remedy = "give each host its own --node-rank"};
   const comm::tcp::Member own{
       .number = place.host,
       .name = fmt::format("host {} ({})", place.host, host_name()),
@@ -102,13 +102,13 @@ Hosts::Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
       // The port of the ranks and what their secret is made of; of host 0 only.
       .card = fmt::format("{} {}", ranks_port, comm::Secret::random().text()),
       .address = {}};
-  comm::tcp::Meeting meeting = meet(meeting_place, own, secret, timeout);
-  const std::string& card = meeting.members[0].card;
+  comm::tcp::Rendezvous rendezvous = join_rendezvous(rendezvous_point, own, secret, timeout);
+  const std::string& card = rendezvous.members[0].card;
   ranks_port_ = std::atoi(card.c_str());
   ranks_secret_ = secret.derived("ranks of " + card);
-  for (auto& [host, channel] : meeting.channels) {
+  for (auto& [host, channel] : rendezvous.channels) {
     links_.push_back(
-        {meeting.members[static_cast<size_t>(host)].name, std::move(channel), false, {}});
+        {rendezvous.members[static_cast<size_t>(host)].name, std::move(channel), false, {}});
   }
 }
 

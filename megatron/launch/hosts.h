@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megatron/comm/secret.h"
-#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/rendezvous.h"
 #include "megatron/launch/job.h"
 
 namespace megatron::launch {
@@ -22,7 +22,7 @@ struct HostPlace {
   int64_t max_restarts = 0;
 };
 
-// The launches of all hosts of a job. They meet at host 0 (comm/tcp/meeting.h), and end or start
+// The launches of all hosts of a job. They meet at host 0 (comm/tcp/rendezvous.h), and end or start
 // again together: what becomes of the job is what became of the host where it failed first.
 //
 //   host i -> host 0   after each attempt, how its ranks ended

@@ -25,13 +25,13 @@ Tensor linear_forward(const Tensor& x, const Variable& weight, const Variable& b
   return y;
 }
 
-Tensor linear_in_parts(const Tensor& x, const Variable& weight) {
+Tensor linear_split_k(const Tensor& x, const Variable& weight) {
   const ConstView a = x.rows();
   const int64_t out = weight.size(0);
-  const int64_t parts = kernels::num_depth_parts(a.size(0), out, a.size(1), x.dtype(), x.stream());
+  const int64_t parts = kernels::num_k_splits(a.size(0), out, a.size(1), x.dtype(), x.stream());
   if (parts == 1) return linear_forward(x, weight, Variable());
   Tensor y({parts, a.size(0), out}, DType::kFloat32, x.stream());
-  kernels::matmul_in_parts(y.view(), a, weight.data().view(), x.stream());
+  kernels::matmul_split_k(y.view(), a, weight.data().view(), x.stream());
   return y.reshape({parts, x.size(0), x.size(1), out});
 }
 

@@ -28,7 +28,7 @@ LinearSaved linear_saved(const Variable& weight, const Variable& bias);
 Tensor linear_forward(const Tensor& x, const Variable& weight, const Variable& bias);
 // The same without a bias and for a sum with a residual stream (residual_norm.h): [.., out], or
 // [p, .., out] in fp32, parts whose sum it is, if those are made faster (kernels/matmul.h).
-Tensor linear_in_parts(const Tensor& x, const Variable& weight);
+Tensor linear_split_k(const Tensor& x, const Variable& weight);
 void linear_forward_into(Tensor& y, const Tensor& x, const Variable& weight, const Variable& bias);
 // dx [.., in]   dy [.., out]
 Tensor linear_input_gradient(const Tensor& dy, const LinearSaved& saved);

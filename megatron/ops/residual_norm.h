@@ -9,7 +9,7 @@ namespace megatron {
 // A residual stream [s, b, h] that is not computed yet: residual + dropout(branch + bias), or
 // residual itself without a branch.
 struct ResidualSum {
-  // [s, b, h]; or without gradients its parts [p, s, b, h] in fp32 (linear_in_parts())
+  // [s, b, h]; or without gradients its parts [p, s, b, h] in fp32 (linear_split_k())
   Variable branch = {};
   Variable bias = {};  // [h], or undefined for none
   Variable residual;   // [s, b, h]

@@ -11,7 +11,7 @@
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 
 namespace megatron::retro {
 namespace {

@@ -22,7 +22,7 @@
 #include "megatron/data/split.h"
 #include "megatron/retro/block_work.h"
 #include "megatron/retro/parallel_work.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 
 namespace megatron::retro {
 namespace {
@@ -141,7 +141,7 @@ void expect_unchanged(const ChunkSource& source, const RetroConfig& config) {
     if (earlier.name != source.name) continue;
     ChunkSource same = earlier;
     same.prefix = source.prefix;  // the files may have moved
-    in_common([&] { expect_same_data(same, config.retro_workdir); });
+    collectively([&] { expect_same_data(same, config.retro_workdir); });
   }
 }
 

@@ -19,7 +19,7 @@
 #include "megatron/retro/chunk_text.h"
 #include "megatron/retro/neighbor_index.h"
 #include "megatron/retro/parallel_work.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 
 namespace megatron::retro {
 namespace {
@@ -198,7 +198,7 @@ void add_to_index(const RetroConfig& config, const Tokenizer& gpt, const Embedde
   comm::barrier(world);
   if (!is_added) {
     const ChunkDatabase database = open_database(config, ChunkPart::kTrain, gpt);
-    NeighborIndex index = in_common([&] { return read_empty_index(config); });
+    NeighborIndex index = collectively([&] { return read_empty_index(config); });
     const bool by_codes = config.retro_index_type == IndexType::kParallelAdd && index.has_codes();
     if (by_codes) compute_codes(config, database, index, gpt, embedder, world);
     const comm::Working working(world, "adding chunks to the index");

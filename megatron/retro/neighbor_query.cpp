@@ -7,7 +7,7 @@
 #include <string>
 #include <system_error>
 
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -17,7 +17,7 @@
 #include "megatron/retro/index_builder.h"
 #include "megatron/retro/neighbor_index.h"
 #include "megatron/retro/parallel_work.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 
 namespace megatron::retro {
 namespace {
@@ -127,8 +127,8 @@ void query_neighbors(const RetroConfig& config, const RetroSplits& samples, cons
                      const Embedder& embedder, const comm::Group& world) {
   const ChunkDatabase database(config.retro_workdir, ChunkPart::kTrain,
                                config.retro_gpt_chunk_length, gpt.eod());
-  const std::shared_ptr<const NeighborIndex> index =
-      in_common([&] { return comm::made_once(world, [&] { return open_index(config); }); });
+  const std::shared_ptr<const NeighborIndex> index = collectively(
+      [&] { return comm::broadcast_object(world, [&] { return open_index(config); }); });
   const int64_t saved = config.retro_query_num_neighbors_save;
   for (const Split split : kSplits) {
     const std::optional<RetroSamples>& of_split = samples.of(split);

@@ -15,7 +15,7 @@
 #include "megatron/interchange/deepspeed/hf_module.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -209,7 +209,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   ArgMap fallback;
   if (choice.num_attention_heads > 0) fallback["num_attention_heads"] = choice.num_attention_heads;
   const CheckpointContents& contents = source.contents(fallback);
-  in_common([&] { expect_usable(source, usable); });
+  collectively([&] { expect_usable(source, usable); });
 
   LoadedModel result;
   result.kind = source.kind();
@@ -246,7 +246,8 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
                             ? std::min(result.tokenizer->vocab_size(), config.counted_vocab_size())
                             : config.counted_vocab_size();
   }
-  const ParallelConfig parallel = in_common([&] { return laid_out(choice, config, world.size()); });
+  const ParallelConfig parallel =
+      collectively([&] { return laid_out(choice, config, world.size()); });
   config.true_vocab_size = config.counted_vocab_size();  // rows are added to divide them
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
@@ -257,7 +258,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   }
   use_neighbors_of(choice, config.retro);
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
-  in_common([&] {
+  collectively([&] {
     expect_device_for(choice.weights, result.stream->get());
     expect_device_for(choice.kv_cache, config, result.stream->get());
   });

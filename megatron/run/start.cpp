@@ -7,10 +7,10 @@
 #include <system_error>
 
 #include "megatron/checkpoint/directory.h"
-#include "megatron/comm/made_once.h"
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -31,9 +31,9 @@ TransformerConfig saved_vocabulary(const CheckpointSource& source) {
 
 std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const CheckpointSource& source,
                                                 const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   print_line(fmt::format("> building {} tokenizer ...", config.tokenizer.tokenizer_type));
-  auto tokenizer = comm::made_once(
+  auto tokenizer = comm::broadcast_object(
       world, [&] { return std::shared_ptr<const Tokenizer>(make_tokenizer(config.tokenizer)); });
   const auto refuse_if_beyond = [&](int64_t rows) {
     if (tokenizer->vocab_size() <= rows) return;

@@ -70,7 +70,7 @@ TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::G
       started_(started),
       timers_(config.training.timing_log_level, config.training.timing_log_option),
       closed_{task} {
-  const Speaking on_first(world.rank() == 0);
+  const LogScope on_first(world.rank() == 0);
   print_line(fmt::format("building {} model ...", task.model_name()));
   const TimerScope timer(timers_, kModelTimer, 0);
   stream_ = open_stream(config_.training, world);
@@ -84,7 +84,7 @@ TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::G
 // Every rank of the first copy of the model prints the size of its part.
 void TrainingRun::print_size() const {
   const ParallelContext& parallel = state_->parallel;
-  const Speaking of_each_part(parallel.data.rank() == 0);
+  const LogScope of_each_part(parallel.data.rank() == 0);
   int64_t count = 0;
   for (const Module* chunk : state_->chunks) count += num_parameters(*chunk);
   print_line(
@@ -93,7 +93,7 @@ void TrainingRun::print_size() const {
 }
 
 void TrainingRun::load(const CheckpointSource& source) {
-  const Speaking on_first(world_.rank() == 0);
+  const LogScope on_first(world_.rank() == 0);
   const TimerScope timer(timers_, kModelTimer, 0);
   const comm::Working working(world_, "loading a checkpoint");
   load_run(config_, *state_, source);
@@ -110,7 +110,7 @@ void TrainingRun::save() {
 }
 
 void TrainingRun::train() {
-  const Speaking on_first(world_.rank() == 0);
+  const LogScope on_first(world_.rank() == 0);
   print_line(datetime_text("after model, optimizer, and learning rate scheduler are built"));
   {
     const TimerScope timer(timers_, kDataTimer, 0);
@@ -131,7 +131,7 @@ void TrainingRun::train() {
   }
   const std::unique_ptr<const EmissionsReport> emissions =
       opened_report(config_, world_, state_->stream);
-  const Speaking on_last(world_.rank() == world_.size() - 1);
+  const LogScope on_last(world_.rank() == world_.size() - 1);
   Trainer(config_, task(), *state_, {.saver = saver_.get(), .started = started_}).run();
 }
 

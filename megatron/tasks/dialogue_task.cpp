@@ -84,7 +84,7 @@ SplitDatasets DialogueTask::open_datasets(const SampleCounts& sizes) const {
           .test = nullptr};
 }
 
-int64_t DialogueTask::numbers_behind_text() const {
+int64_t DialogueTask::trailing_ids_per_sample() const {
   return DialogueDataset::behind_text(options_.sample);
 }
 

@@ -30,7 +30,7 @@ class DialogueTask final : public GptTask {
 
  protected:
   SplitDatasets open_datasets(const SampleCounts& sizes) const override;
-  int64_t numbers_behind_text() const override;
+  int64_t trailing_ids_per_sample() const override;
   void adjust_batch(GptBatch& batch, Split split) const override;
 
  private:

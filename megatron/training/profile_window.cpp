@@ -108,7 +108,7 @@ void ProfileWindow::finish() {
   std::error_code ignored;  // writing the file reports the reason
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
   write_trace(path_, events);
-  const Speaking on_first(true);
+  const LogScope on_first(true);
   print_line(fmt::format("profile written to {}; open it in chrome://tracing or ui.perfetto.dev",
                          path_.string()));
 }

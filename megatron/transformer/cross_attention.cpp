@@ -33,7 +33,7 @@ CrossAttention::CrossAttention(const TransformerConfig& config, const Stack& sta
   add_child("linear_proj", linear_proj_);
 }
 
-Branch CrossAttention::forward(const Variable& x, const ForwardContext& context) const {
+BiasedOutput CrossAttention::forward(const Variable& x, const ForwardContext& context) const {
   const Variable q = linear_q_.forward(x);  // [s, b, n d]
   if (context.cached != nullptr) {
     const Variable y = core_attention_.cross_cached(q, layer_, *context.cached);
@@ -46,7 +46,7 @@ Branch CrossAttention::forward(const Variable& x, const ForwardContext& context)
 
 Variable CrossAttention::forward(const Variable& x, const ForwardContext& context,
                                  const DropoutKey& key) const {
-  const Branch branch = forward(x, context);
+  const BiasedOutput branch = forward(x, context);
   if (!branch.bias.defined() && !key.is_active()) return branch.y;
   return bias_dropout_add(branch.y, branch.bias, Variable(), key);
 }

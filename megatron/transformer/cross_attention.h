@@ -1,7 +1,7 @@
 #pragma once
 
 #include "megatron/parallel/tensor/linear.h"
-#include "megatron/transformer/branch.h"
+#include "megatron/transformer/biased_output.h"
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/core_attention.h"
 #include "megatron/transformer/forward_context.h"
@@ -25,7 +25,7 @@ class CrossAttention final : public Module {
   CrossAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
                  const TensorParallel& tp, Stream stream);
 
-  Branch forward(const Variable& x, const ForwardContext& context) const;
+  BiasedOutput forward(const Variable& x, const ForwardContext& context) const;
   // The same with the bias, dropped out by `key`.
   Variable forward(const Variable& x, const ForwardContext& context, const DropoutKey& key) const;
   // For generation: puts keys and values of the encoder's output into this layer's pages.

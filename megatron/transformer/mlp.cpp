@@ -31,7 +31,7 @@ Mlp::Mlp(const TransformerConfig& config, const std::string& name, const TensorP
   add_child("linear_fc2", linear_fc2_);
 }
 
-Branch Mlp::forward(const Variable& x, const ForwardContext& context) const {
+BiasedOutput Mlp::forward(const Variable& x, const ForwardContext& context) const {
   const Fp8Layer* const fp8 = linear_fc1_.fp8();
   const bool has_adapter = linear_fc1_.has_adapter() || linear_fc2_.has_adapter();
   if (fp8 != nullptr && fp8->has_fp8_wgrad() && !has_adapter) {
@@ -40,17 +40,17 @@ Branch Mlp::forward(const Variable& x, const ForwardContext& context) const {
             linear_fc2_.bias()};
   }
   const bool is_rounded = linear_fc1_.has_rounded_weight();
-  const bool may_give_parts = context.cached != nullptr;  // few rows, summed by the next norm
+  const bool may_split_k = context.cached != nullptr;  // few rows, summed by the next norm
   if (fp8 == nullptr && !has_adapter && !is_rounded && activation_ == Activation::kGeluTanh) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_,
-                     may_give_parts),
+                     may_split_k),
             linear_fc2_.bias()};
   }
   const Variable wide = linear_fc1_.forward_without_bias(
       x, fc1_adapter_dropout_.of_columns(x, tp_, context));  // [s, b, f/tp or 2f/tp]
   const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f/tp]
   return {
-      linear_fc2_.forward_without_bias(y, fc2_adapter_dropout_.of_rows(y, context), may_give_parts),
+      linear_fc2_.forward_without_bias(y, fc2_adapter_dropout_.of_rows(y, context), may_split_k),
       linear_fc2_.bias()};
 }
 

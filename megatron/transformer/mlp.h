@@ -3,7 +3,7 @@
 #include <string>
 
 #include "megatron/parallel/tensor/linear.h"
-#include "megatron/transformer/branch.h"
+#include "megatron/transformer/biased_output.h"
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/forward_context.h"
 #include "megatron/transformer/lora.h"
@@ -22,7 +22,7 @@ class Mlp final : public Module {
   Mlp(const TransformerConfig& config, const std::string& name, const TensorParallel& tp,
       Stream stream);
 
-  Branch forward(const Variable& x, const ForwardContext& context) const;
+  BiasedOutput forward(const Variable& x, const ForwardContext& context) const;
 
  private:
   TensorParallel tp_;

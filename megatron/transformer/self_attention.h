@@ -5,7 +5,7 @@
 #include "megatron/kernels/rotary.h"
 #include "megatron/nn/layers.h"
 #include "megatron/parallel/tensor/linear.h"
-#include "megatron/transformer/branch.h"
+#include "megatron/transformer/biased_output.h"
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/core_attention.h"
 #include "megatron/transformer/forward_context.h"
@@ -31,7 +31,7 @@ class SelfAttention final : public Module {
   SelfAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
                 const TensorParallel& tp, Stream stream);
 
-  Branch forward(const Variable& x, const ForwardContext& context) const;
+  BiasedOutput forward(const Variable& x, const ForwardContext& context) const;
 
  private:
   // The fused projection of this rank's heads, not rotated.

@@ -48,7 +48,7 @@ TransformerLayer::TransformerLayer(const TransformerConfig& config, const Stack&
   add_child("mlp", mlp_);
 }
 
-ResidualSum TransformerLayer::sum(const Branch& branch, const Variable& residual,
+ResidualSum TransformerLayer::sum(const BiasedOutput& branch, const Variable& residual,
                                   uint64_t dropout_site, const ForwardContext& context) const {
   return {branch.y, branch.bias, residual,
           of_rows(context.random->dropout_key(dropout_site, hidden_dropout_), residual.size(0), tp_,

@@ -40,7 +40,7 @@ class TransformerLayer final : public Module {
 
  private:
   // residual + dropout(branch.y + branch.bias).
-  ResidualSum sum(const Branch& branch, const Variable& residual, uint64_t dropout_site,
+  ResidualSum sum(const BiasedOutput& branch, const Variable& residual, uint64_t dropout_site,
                   const ForwardContext& context) const;
 
   TensorParallel tp_;

@@ -217,7 +217,7 @@ TEST(FailureTest, ASilentRankPrintsTheLastCalls) {
           while (!is_over) std::this_thread::yield();
           return;
         }
-        const Speaking silent(false);
+        const LogScope silent(false);
         EXPECT_THROW(barrier(world), CommError);
         is_over = true;
       },

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/collectives.h"
-#include "megatron/comm/made_once.h"
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
 #include "tests/comm/values.h"
@@ -124,19 +124,19 @@ TEST(MadeOnceTest, ThreadsShareWhatRank0Makes) {
   std::array<const int*, 4> seen{};
   const auto make = [&] { return std::make_shared<const int>(++count); };
   run_ranks(4, [&](const Group& world) {
-    const std::shared_ptr<const int> shared = made_once(world, make);
+    const std::shared_ptr<const int> shared = broadcast_object(world, make);
     EXPECT_EQ(*shared, 1);
     seen[static_cast<size_t>(world.rank())] = shared.get();
     barrier(world);  // all addresses are of living objects
   });
   for (const int* each : seen) EXPECT_EQ(each, seen[0]);
-  EXPECT_EQ(*made_once(Group(), make), 2);
+  EXPECT_EQ(*broadcast_object(Group(), make), 2);
 }
 
 TEST(MadeOnceTest, AnErrorReleasesAll) {
   EXPECT_EQ(message_of<IoError>([] {
               run_ranks(3, [](const Group& world) {
-                made_once(world, []() -> std::shared_ptr<const int> {
+                broadcast_object(world, []() -> std::shared_ptr<const int> {
                   throw IoError("vocab.json: no such file");
                 });
               });

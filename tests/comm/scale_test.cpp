@@ -12,7 +12,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/messages/message_transport.h"
-#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/rendezvous.h"
 #include "tests/comm/simulated_wire.h"
 #include "tests/comm/values.h"
 
@@ -44,16 +44,16 @@ void as_ranks(const F& f) {
 }
 
 struct Rank {
-  std::shared_ptr<PostOffice> office;
+  std::shared_ptr<MessageRouter> office;
   Group world, tensor, pipeline, data;
 };
 
 Rank rank_of(SimulatedNet& net, int number) {
   const auto context = std::make_shared<RankContext>();
   Rank rank;
-  rank.office = std::make_shared<PostOffice>(
+  rank.office = std::make_shared<MessageRouter>(
       std::make_unique<SimulatedWire>(net, number, std::chrono::seconds(30)), context,
-      PostOffice::Porter::kNone);
+      MessageRouter::ProgressThread::kNone);
   Membership everybody{.name = "world", .rank = number, .world_ranks = {}};
   for (int i = 0; i < kSize; ++i) everybody.world_ranks.push_back(i);
   rank.world = Group(std::make_shared<MessageTransport>(rank.office, std::move(everybody)));
@@ -97,7 +97,7 @@ void step(const Rank& rank) {
 TEST(ScaleTest, ATrainingStepOf4096Ranks) {
   SimulatedNet net(kSize);
   const int64_t before = resident_bytes();
-  std::vector<PostOffice::Traffic> traffic(kSize);
+  std::vector<MessageRouter::Traffic> traffic(kSize);
   std::atomic<int64_t> during{0};
   const auto begin = std::chrono::steady_clock::now();
   as_ranks([&](int number) {
@@ -113,7 +113,7 @@ TEST(ScaleTest, ATrainingStepOf4096Ranks) {
   int64_t messages = 0;
   int64_t most = 0;
   int64_t peers = 0;
-  for (const PostOffice::Traffic& rank : traffic) {
+  for (const MessageRouter::Traffic& rank : traffic) {
     messages += rank.messages;
     most = std::max(most, rank.messages);
     peers = std::max(peers, rank.peers);
@@ -144,14 +144,15 @@ TEST(ScaleTest, AMeetingOf4096Ranks) {
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<int> num_met{0};
   as_ranks([&](int number) {
-    const tcp::Meeting meeting = tcp::meet({.address = "127.0.0.1", .port = port, .count = kSize},
-                                           {.number = number,
-                                            .name = fmt::format("rank {}", number),
-                                            .settings = {},
-                                            .card = std::to_string(number),
-                                            .address = {}},
-                                           secret, std::chrono::minutes(2));
-    EXPECT_EQ(meeting.members.back().card, std::to_string(kSize - 1));
+    const tcp::Rendezvous rendezvous =
+        tcp::join_rendezvous({.address = "127.0.0.1", .port = port, .count = kSize},
+                             {.number = number,
+                              .name = fmt::format("rank {}", number),
+                              .settings = {},
+                              .card = std::to_string(number),
+                              .address = {}},
+                             secret, std::chrono::minutes(2));
+    EXPECT_EQ(rendezvous.members.back().card, std::to_string(kSize - 1));
     ++num_met;
     while (num_met < kSize) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });

@@ -26,17 +26,18 @@ constexpr Stream kSimulatedWorldCpu{};
 constexpr auto kTimeout = std::chrono::seconds(30);
 
 // f on `size` processes that speak directly in groups of at most `direct`; what they sent.
-std::vector<PostOffice::Traffic> simulate(int size, int direct,
-                                          const std::function<void(const Group& world)>& f) {
+std::vector<MessageRouter::Traffic> simulate(int size, int direct,
+                                             const std::function<void(const Group& world)>& f) {
   SimulatedNet net(size);
-  std::vector<PostOffice::Traffic> traffic(static_cast<size_t>(size));
+  std::vector<MessageRouter::Traffic> traffic(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto context = std::make_shared<RankContext>();
       context->timeout = kTimeout;
-      const auto office = std::make_shared<PostOffice>(std::make_unique<SimulatedWire>(net, rank),
-                                                       context, PostOffice::Porter::kNone);
+      const auto office =
+          std::make_shared<MessageRouter>(std::make_unique<SimulatedWire>(net, rank), context,
+                                          MessageRouter::ProgressThread::kNone);
       Membership everybody{.name = "world", .rank = rank, .world_ranks = {}};
       for (int i = 0; i < size; ++i) everybody.world_ranks.push_back(i);
       f(Group(std::make_shared<MessageTransport>(office, std::move(everybody), direct)));
@@ -121,7 +122,7 @@ TYPED_TEST(SimulatedSumTest, EveryWayHasTheBitsOfThreads) {
 
 TEST(SimulatedWorldTest, ALargeGroupSpeaksToFew) {
   constexpr int kSize = 64;
-  const std::vector<PostOffice::Traffic> traffic =
+  const std::vector<MessageRouter::Traffic> traffic =
       simulate(kSize, MessageTransport::kDirect, [](const Group& world) {
         std::vector<float> x(100'000, 1);
         all_reduce(view_of(x), Reduce::kSum, world, kSimulatedWorldCpu);
@@ -130,7 +131,7 @@ TEST(SimulatedWorldTest, ALargeGroupSpeaksToFew) {
         barrier(world);
       });
   int64_t messages = 0;
-  for (const PostOffice::Traffic& rank : traffic) {
+  for (const MessageRouter::Traffic& rank : traffic) {
     EXPECT_LE(rank.peers, 8);  // two neighbours and up to six of the tree
     messages += rank.messages;
   }
@@ -143,14 +144,14 @@ TEST(SimulatedWorldTest, ALyingHeaderIsRefused) {
   const auto receive = [&](Header header, size_t bytes) {
     const auto context = std::make_shared<RankContext>();
     context->timeout = std::chrono::milliseconds(1500);
-    const auto office = std::make_shared<PostOffice>(std::make_unique<SimulatedWire>(net, 0),
-                                                     context, PostOffice::Porter::kNone);
+    const auto office = std::make_shared<MessageRouter>(
+        std::make_unique<SimulatedWire>(net, 0), context, MessageRouter::ProgressThread::kNone);
     const auto transport = std::make_shared<MessageTransport>(
         office, Membership{.name = "world", .rank = 0, .world_ranks = {0, 1}});
     SimulatedNet other(2);
-    const auto theirs =
-        std::make_shared<PostOffice>(std::make_unique<SimulatedWire>(other, 1),
-                                     std::make_shared<RankContext>(), PostOffice::Porter::kNone);
+    const auto theirs = std::make_shared<MessageRouter>(std::make_unique<SimulatedWire>(other, 1),
+                                                        std::make_shared<RankContext>(),
+                                                        MessageRouter::ProgressThread::kNone);
     const auto sender = std::make_shared<MessageTransport>(
         theirs, Membership{.name = "world", .rank = 1, .world_ranks = {0, 1}});
     send(view_of(std::vector<float>(4)), 0, Group(sender),

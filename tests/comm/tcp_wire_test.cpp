@@ -39,7 +39,7 @@ int tcp_wire_free_port() {
 }
 
 void run_over_tcp(int size, std::chrono::milliseconds timeout,
-                  const std::function<void(const Group& world, PostOffice& office)>& f) {
+                  const std::function<void(const Group& world, MessageRouter& office)>& f) {
   const int port = tcp_wire_free_port();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -54,7 +54,7 @@ void run_over_tcp(int size, std::chrono::milliseconds timeout,
       const auto context = std::make_shared<RankContext>();
       context->timeout = timeout;
       const auto office =
-          std::make_shared<PostOffice>(make_tcp_wire(place, kTcpWireSecret, 20s), context);
+          std::make_shared<MessageRouter>(make_tcp_wire(place, kTcpWireSecret, 20s), context);
       Membership everybody{.name = "world", .rank = rank, .world_ranks = {}};
       for (int i = 0; i < size; ++i) everybody.world_ranks.push_back(i);
       f(Group(std::make_shared<MessageTransport>(office, std::move(everybody), 2)), *office);
@@ -95,7 +95,7 @@ std::vector<std::string> listening_addresses() {
 }
 
 TEST(TcpWireTest, NothingListensBeyondTheAddressAskedFor) {
-  run_over_tcp(3, 20s, [](const Group& world, PostOffice&) {
+  run_over_tcp(3, 20s, [](const Group& world, MessageRouter&) {
     barrier(world);
     if (world.rank() == 0) {
       const std::vector<std::string> addresses = listening_addresses();
@@ -107,7 +107,7 @@ TEST(TcpWireTest, NothingListensBeyondTheAddressAskedFor) {
 }
 
 TEST(TcpWireTest, ConnectsToThoseItSpeaksWith) {
-  run_over_tcp(6, 20s, [](const Group& world, PostOffice& office) {
+  run_over_tcp(6, 20s, [](const Group& world, MessageRouter& office) {
     EXPECT_EQ(office.traffic().peers, 0);
     const int other = world.rank() ^ 1;
     // Both call each other at once.
@@ -128,7 +128,7 @@ TEST(TcpWireTest, ConnectsToThoseItSpeaksWith) {
 // A large message leaves while its sender is busy elsewhere.
 TEST(TcpWireTest, SendsGoOnInTheBackground) {
   std::atomic<bool> is_received{false};
-  run_over_tcp(2, 20s, [&](const Group& world, PostOffice&) {
+  run_over_tcp(2, 20s, [&](const Group& world, MessageRouter&) {
     std::vector<float> x(20'000'000, 3);
     if (world.rank() == 0) {
       send(view_of(x), 1, world, kTcpWireCpu);
@@ -145,7 +145,7 @@ TEST(TcpWireTest, SendsGoOnInTheBackground) {
 
 TEST(TcpWireTest, OthersWaitForARankAtWork) {
   CapturedStderr captured_err;
-  run_over_tcp(4, 1s, [](const Group& world, PostOffice&) {
+  run_over_tcp(4, 1s, [](const Group& world, MessageRouter&) {
     barrier(world);
     if (world.rank() == 2) {
       const Working working(world, "saving iteration 40");

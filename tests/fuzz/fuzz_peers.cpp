@@ -21,9 +21,9 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/messages/message_transport.h"
-#include "megatron/comm/tcp/guests.h"
-#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/pending_connections.h"
 #include "megatron/comm/tcp/record.h"
+#include "megatron/comm/tcp/rendezvous.h"
 #include "megatron/core/error.h"
 #include "tests/comm/simulated_wire.h"
 #include "tests/fuzz/mutator.h"
@@ -111,16 +111,17 @@ void talk_as_member(Mutator& mutator, Counts& counts) {
   ++(listener.state() == Channel::State::kGone ? counts.refused : counts.accepted);
 }
 
-// A meeting at number 0, whose guests say damaged hellos.
-void talk_to_meeting(Mutator& mutator, Counts& counts) {
+// A rendezvous at number 0, whose guests say damaged hellos.
+void talk_to_rendezvous(Mutator& mutator, Counts& counts) {
   const tcp::Address loopback = tcp::numeric_address("127.0.0.1", 0);
   const int port = ntohs(tcp::own_address(tcp::listen_at(loopback, 1).get()).port());
-  const tcp::MeetingPlace place{.address = "127.0.0.1", .port = port, .count = 3};
+  const tcp::RendezvousPoint place{.address = "127.0.0.1", .port = port, .count = 3};
   std::atomic<bool> is_over{false};
   std::thread host([&] {
     try {
-      tcp::meet(place, {.number = 0, .name = "rank 0", .settings = {}, .card = "1", .address = {}},
-                kSecret, std::chrono::milliseconds(60));
+      tcp::join_rendezvous(
+          place, {.number = 0, .name = "rank 0", .settings = {}, .card = "1", .address = {}},
+          kSecret, std::chrono::milliseconds(60));
       ++counts.accepted;
     } catch (const InternalError&) {
       std::abort();
@@ -163,9 +164,9 @@ void talk_as_rank(Mutator& mutator, Counts& counts) {
   SimulatedNet net(2);
   const auto context = std::make_shared<RankContext>();
   context->timeout = std::chrono::milliseconds(1);
-  const auto office = std::make_shared<PostOffice>(
+  const auto office = std::make_shared<MessageRouter>(
       std::make_unique<SimulatedWire>(net, 0, std::chrono::milliseconds(1)), context,
-      PostOffice::Porter::kNone);
+      MessageRouter::ProgressThread::kNone);
   const Group world(std::make_shared<MessageTransport>(
       office, Membership{.name = "world", .rank = 0, .world_ranks = {0, 1}}, 0));
   std::vector<float> x(mutator.below(64));
@@ -213,7 +214,7 @@ int fuzz(double seconds, uint64_t seed) {
     try {
       const uint64_t which = mutator.below(1000);
       if (which == 0) {
-        talk_to_meeting(mutator, counts);
+        talk_to_rendezvous(mutator, counts);
       } else if (which < 400) {
         talk_as_stranger(mutator, counts);
       } else if (which < 700) {

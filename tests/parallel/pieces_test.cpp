@@ -15,11 +15,11 @@ namespace {
 
 TEST(WorthAPieceTest, PiecesOfAGpuHaveAThousandRows) {
   const Stream gpu{Device{DeviceType::kCuda, 0}};
-  EXPECT_TRUE(is_worth_a_piece({128, 8, 64}, gpu));
-  EXPECT_TRUE(is_worth_a_piece({1, 1024, 64}, gpu));
-  EXPECT_FALSE(is_worth_a_piece({1023, 1, 64}, gpu));
-  EXPECT_FALSE(is_worth_a_piece({0, 1, 64}, Stream{}));
-  EXPECT_TRUE(is_worth_a_piece({1, 1, 64}, Stream{}));
+  EXPECT_TRUE(worth_overlapping({128, 8, 64}, gpu));
+  EXPECT_TRUE(worth_overlapping({1, 1024, 64}, gpu));
+  EXPECT_FALSE(worth_overlapping({1023, 1, 64}, gpu));
+  EXPECT_FALSE(worth_overlapping({0, 1, 64}, Stream{}));
+  EXPECT_TRUE(worth_overlapping({1, 1, 64}, Stream{}));
 }
 
 // Parameter: tensor-parallel size.

@@ -10,7 +10,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
 #include "megatron/models/gpt/gpt_task.h"
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "tests/support/captured_output.h"

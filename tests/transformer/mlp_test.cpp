@@ -41,7 +41,7 @@ TEST_P(GatedMlpTest, IsAsDefined) {
   RandomState random(1);
   ForwardContext context;
   context.random = &random;
-  const Branch got = mlp.forward(Variable(x), context);
+  const BiasedOutput got = mlp.forward(Variable(x), context);
   Tensor want({3, 1, kHidden}, DType::kFloat32, Stream{});
   for (int64_t row = 0; row < 3; ++row) {
     const auto wide = [&](int64_t i) {

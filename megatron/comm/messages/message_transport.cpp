@@ -36,7 +36,7 @@ uint64_t identity(const Membership& membership, int number) {
 
 }  // namespace
 
-MessageTransport::MessageTransport(std::shared_ptr<PostOffice> office, Membership membership,
+MessageTransport::MessageTransport(std::shared_ptr<MessageRouter> office, Membership membership,
                                    int direct)
     : Transport(std::move(membership), office->context()),
       office_(std::move(office)),
@@ -294,7 +294,7 @@ class MessageTransport::Chain {
         office_.start(round_, {rank_ - 1, result, window.count * size_of(round_.call.dtype)}));
   }
 
-  PostOffice& office_;
+  MessageRouter& office_;
   const Round& round_;
   const int rank_;
   const int last_;

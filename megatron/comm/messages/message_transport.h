@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron/comm/messages/post_office.h"
+#include "megatron/comm/messages/message_router.h"
 #include "megatron/comm/transport.h"
 
 namespace megatron::comm {
@@ -28,7 +28,8 @@ namespace megatron::comm {
 class MessageTransport final : public Transport {
  public:
   static constexpr int kDirect = 8;
-  MessageTransport(std::shared_ptr<PostOffice> office, Membership membership, int direct = kDirect);
+  MessageTransport(std::shared_ptr<MessageRouter> office, Membership membership,
+                   int direct = kDirect);
 
   std::shared_ptr<Transport> subgroup(Membership membership) override;
   void run(const Call& call, const void* in, void* out) override;
@@ -40,8 +41,8 @@ class MessageTransport final : public Transport {
   }
 
  private:
-  using Parcel = PostOffice::Parcel;
-  using Round = PostOffice::Round;
+  using Parcel = MessageRouter::Parcel;
+  using Round = MessageRouter::Round;
   using Sendings = std::deque<std::unique_ptr<Sending>>;
 
   bool is_direct() const { return size() <= direct_; }
@@ -74,7 +75,7 @@ class MessageTransport final : public Transport {
   void all_reduce_by_chain(const Round& round, void* x);
   void reduce_scatter_by_chain(const Round& round, const void* in, void* out);
 
-  const std::shared_ptr<PostOffice> office_;
+  const std::shared_ptr<MessageRouter> office_;
   const int direct_;
   const uint64_t group_;
   std::vector<std::byte> scratch_;

@@ -30,7 +30,7 @@ class Sending {
 };
 
 // Ordered streams of messages between every two processes of a job. Nothing blocks: operations are
-// started and polled. One thread at a time uses it, under the lock of its PostOffice; only
+// started and polled. One thread at a time uses it, under the lock of its MessageRouter; only
 // wait_to_tend() and wake() need no lock.
 class Wire {
  public:

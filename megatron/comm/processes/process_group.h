@@ -24,7 +24,7 @@ std::string first_problem(Transport& host, const std::string& own);
 // and pass short messages, in memory that they share. Failures and time-outs are those of the
 // group's Transport.
 //
-// Each member counts its arrivals. A meeting has taken place when all members have arrived as often
+// Each member counts its arrivals. A barrier has taken place when all members have arrived as often
 // as this one, so nothing is taken back after a failure: the group then ends with its ranks.
 class ProcessGroup {
  public:

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/comm/tcp/guests.h"
-#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/pending_connections.h"
 #include "megatron/comm/tcp/record.h"
+#include "megatron/comm/tcp/rendezvous.h"
 #include "megatron/comm/tcp/sockets.h"
 #include "megatron/core/error.h"
 #include "megatron/core/host_name.h"
@@ -128,7 +128,7 @@ class TcpWire final : public Wire {
   std::vector<Member> members_;
   std::string address_of_0_;
   std::vector<Socket> listeners_;
-  Guests guests_;
+  PendingConnections guests_;
   std::map<int64_t, Channel> news_;  // rank 0: to all others; others: to rank 0
   std::set<int64_t> left_;           // ended normally
   std::unordered_map<int, Peer> peers_;
@@ -205,17 +205,18 @@ TcpWire::TcpWire(const LaunchEnvironment& place, const Secret& secret,
   } else {
     own.card = std::to_string(place.master_port);
   }
-  Meeting meeting = meet({.purpose = Purpose::kRanks,
-                          .address = place.master_address,
-                          .port = place.master_port,
-                          .count = place.size,
-                          .noun = "rank",
-                          .remedy = "give each process its own RANK (each host its own "
-                                    "--node-rank)"},
-                         own, secret_, timeout);
-  members_ = std::move(meeting.members);
-  news_ = std::move(meeting.channels);
-  if (rank_ == 0) listeners_ = std::move(meeting.listeners);
+  Rendezvous rendezvous =
+      join_rendezvous({.purpose = Purpose::kRanks,
+                       .address = place.master_address,
+                       .port = place.master_port,
+                       .count = place.size,
+                       .noun = "rank",
+                       .remedy = "give each process its own RANK (each host its own "
+                                 "--node-rank)"},
+                      own, secret_, timeout);
+  members_ = std::move(rendezvous.members);
+  news_ = std::move(rendezvous.channels);
+  if (rank_ == 0) listeners_ = std::move(rendezvous.listeners);
   if (rank_ != 0) address_of_0_ = peer_address(news_.at(0).descriptor()).host();
   alarm_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   tend();

@@ -130,7 +130,7 @@ void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase)
   lock.unlock();
   if (is_over(phase)) return;
 
-  // Later members see that the meeting is broken and read the reason: record the reason first.
+  // Later members see that the barrier is broken and read the reason: record the reason first.
   const auto fail = [&](const std::string& why) {
     const std::string message =
         fmt::format("{}: {} {}", self.name_of(call), self.name_of(self.rank()), why);
@@ -186,7 +186,7 @@ std::string ThreadGroup::missing_text(const Transport& self, std::span<const int
 }
 
 void ThreadGroup::throw_released(const Transport& self, const Call& call) const {
-  // The rank that broke the meeting is about to report the reason.
+  // The rank that broke the barrier is about to report the reason.
   std::optional<std::string> failure;
   while (!(failure = self.failure())) std::this_thread::yield();
   throw CommError(fmt::format("{}: {} was released because {}", self.name_of(call),

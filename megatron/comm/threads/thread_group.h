@@ -67,15 +67,15 @@ class ThreadGroup {
   };
 
   // Returns the phase that ends when all have arrived; none if this rank was the last. Throws
-  // CommError if the meeting is broken; a meeting of part() never is, and needs no `self`.
+  // CommError if the barrier is broken; a barrier of part() never is, and needs no `self`.
   std::optional<uint32_t> arrive(int rank, const Call& call, const Transport* self);
   bool is_over(uint32_t phase) const;
   // Polls happened() for a while; false if it did not happen, or there is news.
   template <class F>
   bool spin(const F& happened) const;
-  // Sleeps until the meeting has taken place. Throws CommError if it cannot.
+  // Sleeps until the barrier has taken place. Throws CommError if it cannot.
   void sleep(const Transport& self, const Call& call, uint32_t phase);
-  // Makes the meeting impossible; false if it has already taken place.
+  // Makes the barrier impossible; false if it has already taken place.
   bool withdraw(uint32_t phase);
   void check_agreement(const Transport& self);
   [[noreturn]] void throw_released(const Transport& self, const Call& call) const;

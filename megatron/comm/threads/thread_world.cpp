@@ -87,7 +87,7 @@ void ThreadWorld::print_flight_records() {
   for (int i = 0; i < size(); ++i) {
     text += fmt::format("rank {}\n{}", i, rank(i)->recorder.str());
   }
-  const Speaking aloud(true);  // the calling rank may be silenced
+  const LogScope aloud(true);  // the calling rank may be silenced
   warn(text);
 }
 

@@ -65,7 +65,7 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
   add_bias(c, static_cast<const float*>(product.data), bias, beta, stream);
 }
 
-int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
+int64_t num_k_splits(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
   constexpr int64_t kTile = 64;       // columns of a cuBLASLt output tile
   constexpr int64_t kDepth = 256;     // minimum depth of a part
   constexpr int64_t kFewestGood = 3;  // two parts gain nothing (docs/performance/generation.md)
@@ -76,7 +76,7 @@ int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream str
   return parts < kFewestGood ? 1 : parts;
 }
 
-void matmul_in_parts(TensorView parts, ConstView a, ConstView b, Stream stream) {
+void matmul_split_k(TensorView parts, ConstView a, ConstView b, Stream stream) {
   const MatmulKey key{.m = parts.size(1),
                       .n = parts.size(2),
                       .k = a.size(1),

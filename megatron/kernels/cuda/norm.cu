@@ -128,9 +128,9 @@ template <class T, class D>
 void launch_backward_wide(const Backward& b, unsigned blocks, dim3 block, bool is_one_pack,
                           cudaStream_t queue) {
   if (is_one_pack) {
-    backward_kernel<T, D, 1><<<blocks, block, 0, queue>>>(b, NothingPast{});
+    backward_kernel<T, D, 1><<<blocks, block, 0, queue>>>(b, NoResidual{});
   } else {
-    backward_kernel<T, D, kWidePacks><<<blocks, block, 0, queue>>>(b, NothingPast{});
+    backward_kernel<T, D, kWidePacks><<<blocks, block, 0, queue>>>(b, NoResidual{});
   }
 }
 

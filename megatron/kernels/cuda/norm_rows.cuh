@@ -194,12 +194,12 @@ struct Backward {
 };
 
 // The gradient of x has no other terms than the norm's.
-struct NothingPast {
+struct NoResidual {
   static constexpr bool kIs = false;
 };
 // x is a residual stream, the sum of a branch and earlier activations: the gradient of x from other
 // uses is added to dx, and the sum goes on into the branch.
-struct StreamPast {
+struct ResidualGradient {
   static constexpr bool kIs = true;
   Source dx_past;  // of the dtype of x; may be null
   Sink dbranch;    // may be null
@@ -215,7 +215,7 @@ template <class T, class D, int kPacks, class Past>
 struct RowOperands {
   RawPack<T> x[kPacks];
   RawPack<D> dy[kPacks];
-  RawPack<T> dx_past[kPacks];  // with a StreamPast
+  RawPack<T> dx_past[kPacks];  // with a ResidualGradient
   float center;
   float scale;
 

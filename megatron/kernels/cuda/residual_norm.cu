@@ -204,10 +204,10 @@ bool residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
                           .num_partials = std::min(kMaxPartials, divided_up(rows, block.y)),
                           .weight_offset = norm.weight_offset,
                           .has_dbias = !out.dnorm_bias.is_null()};
-  const StreamPast past{.dx_past = source_of(dx_past, cols, kWho),
-                        .dbranch = sink_of(out.dbranch, cols, kWho),
-                        .mask = dropout_mask_of(key, x.size(1)),
-                        .has_dbias = !out.dbias.is_null()};
+  const ResidualGradient past{.dx_past = source_of(dx_past, cols, kWho),
+                              .dbranch = sink_of(out.dbranch, cols, kWho),
+                              .mask = dropout_mask_of(key, x.size(1)),
+                              .has_dbias = !out.dbias.is_null()};
   const auto blocks = static_cast<unsigned>(backward.num_partials);
   const cudaStream_t queue = native(stream);
   const bool is_known = dispatch_pair(x.dtype, dy.dtype, [&]<class T, class D>() {

@@ -53,7 +53,7 @@ void GptTask::open_data(const Progress& progress) {
                                  .eod_mask_loss = data.eod_mask_loss,
                                  .reset_position_ids = data.reset_position_ids,
                                  .reset_attention_mask = data.reset_attention_mask,
-                                 .neighbor_tokens = numbers_behind_text()};
+                                 .neighbor_tokens = trailing_ids_per_sample()};
   const PrefixOptions prefixes{.eod = tokenizer_->eod(),
                                .per_document = data.reset_attention_mask,
                                .loss_on_targets_only = data.loss_on_targets_only,
@@ -82,7 +82,7 @@ void GptTask::close() {
   models_.clear();
 }
 
-int64_t GptTask::numbers_behind_text() const {
+int64_t GptTask::trailing_ids_per_sample() const {
   return config_.transformer.retro.neighbor_tokens(config_.transformer.seq_length);
 }
 

@@ -45,7 +45,7 @@ class GptTask : public TrainTask {
   // Opens the datasets that the config names, with at least so many samples.
   virtual SplitDatasets open_datasets(const SampleCounts& sizes) const;
   // Numbers behind the text in each sample, which GptBatch has as neighbor_tokens.
-  virtual int64_t numbers_behind_text() const;
+  virtual int64_t trailing_ids_per_sample() const;
   // Changes a microbatch of the split that was just read: its labels, the weights of its tokens in
   // the loss. Runs on the threads that read ahead.
   virtual void adjust_batch(GptBatch& batch, Split split) const;

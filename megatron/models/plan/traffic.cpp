@@ -42,7 +42,7 @@ Collectives collectives_of_layers(const PlannedTraining& t, const StackPart& sta
   double forward = 4;
   double backward = p.sequence_parallel && !fp8.is_on() ? 6 : 4;
   if (only_exposed && p.sequence_parallel) {
-    const bool by_pieces = p.tp_comm_overlap && !fp8.is_on() && is_worth_a_piece(slice, stream);
+    const bool by_pieces = p.tp_comm_overlap && !fp8.is_on() && worth_overlapping(slice, stream);
     forward = by_pieces ? 0 : 4;
     backward = by_pieces ? 0 : 2;
   } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {

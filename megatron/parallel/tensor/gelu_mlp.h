@@ -13,11 +13,11 @@ namespace megatron {
 //   x        [s, b, h]   the same on every rank; [s/tp, b, h] with sequence parallelism
 //   weight1  [f/tp, h]   bias1 [f/tp], may be undefined
 //   weight2  [h, f/tp]
-//   y        like x; without gradients in parts [p, s, b, h] (linear_in_parts()) if
-//            may_give_parts and they are faster
+//   y        like x; without gradients in parts [p, s, b, h] (linear_split_k()) if
+//            may_split_k and they are faster
 //
 // Saves x, and GELU's argument and value [s, b, f/tp].
 Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bias1,
-                  const Variable& weight2, const TensorParallel& tp, bool may_give_parts = false);
+                  const Variable& weight2, const TensorParallel& tp, bool may_split_k = false);
 
 }  // namespace megatron

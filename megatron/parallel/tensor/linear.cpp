@@ -32,9 +32,9 @@ Sharding sharded(const TensorParallel& tp, int axis, int64_t parts = 1) {
 }
 
 // Do slices of the sequence, such as x, travel beside products?
-bool goes_by_pieces(const Shape& slice, Stream stream, const TensorParallel& tp) {
+bool overlaps_comm(const Shape& slice, Stream stream, const TensorParallel& tp) {
   return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 &&
-         is_worth_a_piece(slice, stream);
+         worth_overlapping(slice, stream);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ Shape whole_shape(const Tensor& x, const TensorParallel& tp) {
 
 void for_whole_rows(const Tensor& x, const TensorParallel& tp, const UseRows& product) {
   if (!tp.sequence_parallel) return product(0, x);
-  if (!goes_by_pieces(x.shape(), x.stream(), tp)) {
+  if (!overlaps_comm(x.shape(), x.stream(), tp)) {
     return product(0, gathered_sequence(x, tp.group));
   }
   GatheredPieces(x, tp.group).for_each(product);
@@ -74,7 +74,7 @@ class GatheredInput {
  public:
   GatheredInput(const Tensor& x, const TensorParallel& tp) : x_(x) {
     if (!tp.sequence_parallel || tp.size() == 1) return;
-    if (goes_by_pieces(x.shape(), x.stream(), tp)) {
+    if (overlaps_comm(x.shape(), x.stream(), tp)) {
       pieces_.emplace(x, tp.group);
       return;
     }
@@ -118,9 +118,9 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
 }
 
 Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp,
-                            bool may_give_parts) {
+                            bool may_split_k) {
   if (tp.size() == 1) {
-    return may_give_parts ? linear_in_parts(x, weight) : linear_forward(x, weight, Variable());
+    return may_split_k ? linear_split_k(x, weight) : linear_forward(x, weight, Variable());
   }
   const Shape whole = x.shape().with(-1, weight.size(0));
   if (!tp.sequence_parallel) {
@@ -129,7 +129,7 @@ Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const Tenso
     return y;
   }
   const int64_t count = sequence_slice_size(x, tp.group);
-  if (!goes_by_pieces(whole.with(0, count), x.stream(), tp)) {
+  if (!overlaps_comm(whole.with(0, count), x.stream(), tp)) {
     return scattered_sum(linear_forward(x, weight, Variable()), tp.group);
   }
   return summed_by_pieces(whole, x.dtype(), x.stream(), tp.group, [&](int64_t first, Tensor& rows) {
@@ -144,7 +144,7 @@ Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSav
   const auto add = [&](int64_t first, const Tensor& rows) {
     dweight.add(rows, x.slice(first, rows.size(0)));
   };
-  if (!goes_by_pieces(dy.shape(), dy.stream(), tp)) {
+  if (!overlaps_comm(dy.shape(), dy.stream(), tp)) {
     for_whole_rows(dy, tp, [&](int64_t, const Tensor& rows) {
       input_gradient(0, rows);
       add(0, rows);
@@ -258,24 +258,24 @@ bool RowParallelLinear::has_rounded_weight() const { return rounded_->scales.def
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x,
                                                  const DropoutKey& adapter_dropout,
-                                                 bool may_give_parts) const {
+                                                 bool may_split_k) const {
   Variable y;
   if (has_rounded_weight()) {
     y = rounded_row_parallel_linear(x, *rounded_, tp_);
   } else if (fp8_) {
     y = fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
   } else {
-    y = row_parallel_linear(x, weight_, tp_, may_give_parts && !adapter_);
+    y = row_parallel_linear(x, weight_, tp_, may_split_k && !adapter_);
   }
   return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }
 
 Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp,
-                             bool may_give_parts) {
-  const bool gives_parts = may_give_parts && !grad_enabled();
-  if (tp.size() == 1 && !gives_parts) return linear(x, weight, Variable());
+                             bool may_split_k) {
+  const bool splits_k = may_split_k && !grad_enabled();
+  if (tp.size() == 1 && !splits_k) return linear(x, weight, Variable());
   const TraceRange range("row_parallel_linear", x.stream());
-  if (gives_parts) return Variable(row_parallel_forward(x.data(), weight, tp, true));
+  if (splits_k) return Variable(row_parallel_forward(x.data(), weight, tp, true));
   return record("row_parallel_linear", row_parallel_forward(x.data(), weight, tp), {x, weight},
                 [x = x.data(), saved = linear_saved(weight, Variable()), tp](
                     const Tensor& dy, const Wants& wants) -> Grads {

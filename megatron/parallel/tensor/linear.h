@@ -106,9 +106,9 @@ class RowParallelLinear final : public Module {
                     const Placement& placement);
   ~RowParallelLinear() override;
 
-  // May give y in parts [p, s, b, out] (linear_in_parts()) if `may_give_parts`.
+  // May give y in parts [p, s, b, out] (linear_split_k()) if `may_split_k`.
   Variable forward_without_bias(const Variable& x, const DropoutKey& adapter_dropout = {},
-                                bool may_give_parts = false) const;
+                                bool may_split_k = false) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
   bool has_adapter() const { return adapter_.has_value(); }
@@ -134,9 +134,9 @@ class RowParallelLinear final : public Module {
 //   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);
-//   may_give_parts  without gradients y may be [p, s, b, out] (linear_in_parts())
+//   may_split_k  without gradients y may be [p, s, b, out] (linear_split_k())
 Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp,
-                             bool may_give_parts = false);
+                             bool may_split_k = false);
 
 // Parts of the two layers, for fused ops.
 
@@ -152,7 +152,7 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
 
 // x [s, b, in/tp] -> x weight^T, summed over ranks; in parts if they may be given and are faster.
 Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp,
-                            bool may_give_parts = false);
+                            bool may_split_k = false);
 // Calls input_gradient() with all rows of dy, gathered, and returns the gradient of the weight:
 // undefined if it is not wanted, or was added to a main gradient.
 //   dy like the output of row_parallel_forward   x [s, b, in/tp]

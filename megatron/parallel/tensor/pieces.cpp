@@ -35,7 +35,7 @@ void for_neighbours(const Batch& batch, const comm::Group& group, const F& use) 
 
 }  // namespace
 
-bool is_worth_a_piece(const Shape& slice, Stream stream) {
+bool worth_overlapping(const Shape& slice, Stream stream) {
   const int64_t rows = slice.numel() / std::max<int64_t>(slice[-1], 1);
   return rows >= (stream.is_cpu() ? 1 : kFewestPieceRows);
 }

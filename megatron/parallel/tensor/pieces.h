@@ -18,7 +18,7 @@ namespace megatron {
 inline constexpr int64_t kFewestPieceRows = 1024;
 
 // Has a slice [s/tp, .., features] of the sequence enough rows, on the stream's device?
-bool is_worth_a_piece(const Shape& slice, Stream stream);
+bool worth_overlapping(const Shape& slice, Stream stream);
 
 // Uses or makes rows [first, first + n) of the whole sequence: one piece or several.
 using UseRows = std::function<void(int64_t first, const Tensor& rows)>;

@@ -186,8 +186,7 @@ TEST_F(MatmulCudaTest, PartsOfTheDepth) {
       const Tensor a = random_normal({m, k}, {.seed = 1, .dtype = dtype});
       const Tensor b = random_normal({n, k}, {.seed = 2, .dtype = dtype});
       Tensor parts({num_parts, m, n}, DType::kFloat32, stream());
-      kernels::matmul_in_parts(parts.view(), a.to(stream()).view(), b.to(stream()).view(),
-                               stream());
+      kernels::matmul_split_k(parts.view(), a.to(stream()).view(), b.to(stream()).view(), stream());
       const Tensor got = parts.to(Stream{});
       const int64_t depth = k / num_parts;
       // Rows of one part of the columns.
@@ -219,7 +218,7 @@ TEST_F(MatmulCudaTest, PartsOfTheDepth) {
 // A narrow product of few rows fills the GPU by parts; other products stay whole.
 TEST_F(MatmulCudaTest, NumbersOfParts) {
   const auto parts = [](int64_t m, int64_t n, int64_t k, DType dtype) {
-    return kernels::num_depth_parts(m, n, k, dtype, stream());
+    return kernels::num_k_splits(m, n, k, dtype, stream());
   };
   constexpr DType kBf16 = DType::kBFloat16;
   for (const int64_t k : {1600, 6400}) {
@@ -231,7 +230,7 @@ TEST_F(MatmulCudaTest, NumbersOfParts) {
   EXPECT_EQ(parts(32, 50304, 1600, kBf16), 1);
   EXPECT_EQ(parts(32, 4096, 4096, kBf16), 1);  // of 132 multiprocessors a part has the half
   EXPECT_EQ(parts(32, 1600, 64, kBf16), 1);
-  EXPECT_EQ(kernels::num_depth_parts(32, 1600, 6400, kBf16, Stream{}), 1);
+  EXPECT_EQ(kernels::num_k_splits(32, 1600, 6400, kBf16, Stream{}), 1);
 }
 
 // TF32 keeps 10 bits of the factors: seen in the result when asked for, and only then (the other

@@ -16,9 +16,9 @@ namespace megatron::comm::tcp {
 // Connections that have not identified themselves yet. They may be strangers: each has a few
 // seconds to prove itself and to send its first record, and if there are too many the oldest is
 // dropped. One warning reports strangers.
-class Guests {
+class PendingConnections {
  public:
-  Guests(Purpose purpose, const Secret& secret, size_t limit)
+  PendingConnections(Purpose purpose, const Secret& secret, size_t limit)
       : purpose_(purpose), secret_(secret), limit_(limit) {}
 
   // Accepts all that wait at the listener.

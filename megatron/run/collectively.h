@@ -16,7 +16,7 @@ class CommonConfigError : public ConfigError {
 
 // Calls f, which has the same result on all ranks: its ConfigError becomes a CommonConfigError.
 template <class F>
-auto in_common(const F& f) {
+auto collectively(const F& f) {
   try {
     return f();
   } catch (const ConfigError& error) {
@@ -25,7 +25,7 @@ auto in_common(const F& f) {
 }
 
 // Throws a CommonConfigError on every rank if rank 0 has a failure to report; "" is none.
-void throw_in_common(std::string failure_of_first, const comm::Group& world);
+void throw_on_all_ranks(std::string failure_of_first, const comm::Group& world);
 
 // Calls f on rank 0 alone. If it throws an Error there, every rank throws that text: no rank waits
 // for one that has given up.
@@ -40,7 +40,7 @@ void on_first_rank(const comm::Group& world, const F& f) {
       failure = error.what();
     }
   }
-  throw_in_common(std::move(failure), world);
+  throw_on_all_ranks(std::move(failure), world);
 }
 
 }  // namespace megatron

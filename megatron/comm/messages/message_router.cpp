@@ -1,4 +1,4 @@
-#include "megatron/comm/messages/post_office.h"
+#include "megatron/comm/messages/message_router.h"
 
 #include <fmt/format.h>
 
@@ -42,15 +42,15 @@ bool is_valid(const Header& header) {
   return !is_message(call) || header.bytes == call.bytes();
 }
 
-class PostOffice::Patience {
+class MessageRouter::Patience {
  public:
-  explicit Patience(PostOffice& office) : office_(&office) {}
+  explicit Patience(MessageRouter& office) : office_(&office) {}
 
   // Call after progress.
   void reset() { begin_ = Clock::now(); }
   // Call without progress: checks for news and yields. False if time is up.
   bool wait(Lock& lock) {
-    PostOffice& office = *office_;
+    MessageRouter& office = *office_;
     const Clock::time_point now = Clock::now();
     office.hear_news_locked();
     if (!office.may_go_on(begin_, now)) return false;
@@ -63,12 +63,12 @@ class PostOffice::Patience {
   }
 
  private:
-  PostOffice* office_;
+  MessageRouter* office_;
   Clock::time_point begin_ = Clock::now();
   bool has_said_ = false;
 };
 
-void PostOffice::hear_news_locked() {
+void MessageRouter::hear_news_locked() {
   const auto name_of = [&](int rank) {
     const std::vector<std::string>& hosts = context_->hosts;
     return fmt::format("rank {} of the world{}", rank,
@@ -83,16 +83,16 @@ void PostOffice::hear_news_locked() {
   }
 }
 
-void PostOffice::hear_news() {
+void MessageRouter::hear_news() {
   const std::lock_guard lock(mutex_);
   hear_news_locked();
 }
 
-bool PostOffice::may_go_on(Clock::time_point begin, Clock::time_point now) const {
+bool MessageRouter::may_go_on(Clock::time_point begin, Clock::time_point now) const {
   return now - std::max(begin, heard_work_) <= context_->timeout.load();
 }
 
-bool PostOffice::may_wait(Clock::time_point begin) {
+bool MessageRouter::may_wait(Clock::time_point begin) {
   const std::lock_guard lock(mutex_);
   waited_ = Clock::now();
   hear_news_locked();
@@ -103,15 +103,15 @@ bool PostOffice::may_wait(Clock::time_point begin) {
   return true;
 }
 
-void PostOffice::warn_of_work() const {
+void MessageRouter::warn_of_work() const {
   warn(fmt::format("waiting beyond the time-out of {} s: {}",
                    static_cast<double>(context_->timeout.load().count()) / 1000, last_work_));
 }
 
 // A sending that takes the office's lock for its destruction.
-class PostOffice::Started final : public Sending {
+class MessageRouter::Started final : public Sending {
  public:
-  Started(PostOffice& office, std::unique_ptr<Sending> sending)
+  Started(MessageRouter& office, std::unique_ptr<Sending> sending)
       : office_(office), sending_(std::move(sending)) {}
   ~Started() override {
     const std::lock_guard lock(office_.mutex_);
@@ -120,17 +120,17 @@ class PostOffice::Started final : public Sending {
   bool is_done() override { return sending_->is_done(); }
 
  private:
-  PostOffice& office_;
+  MessageRouter& office_;
   std::unique_ptr<Sending> sending_;
 };
 
-PostOffice::PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
-                       Porter porter)
+MessageRouter::MessageRouter(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
+                             ProgressThread porter)
     : wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
       context_(std::move(context)) {
-  if (porter == Porter::kNone) return;
+  if (porter == ProgressThread::kNone) return;
   try {
     porter_ = std::thread([this] { run_porter(); });
   } catch (const std::system_error& error) {
@@ -141,9 +141,9 @@ PostOffice::PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> 
   }
 }
 
-PostOffice::~PostOffice() { stop_porter(); }
+MessageRouter::~MessageRouter() { stop_porter(); }
 
-void PostOffice::stop_porter() {
+void MessageRouter::stop_porter() {
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
@@ -152,7 +152,7 @@ void PostOffice::stop_porter() {
   if (porter_.joinable()) porter_.join();
 }
 
-void PostOffice::run_porter() {
+void MessageRouter::run_porter() {
   Lock lock(mutex_);
   while (!is_over_) {
     try {
@@ -171,7 +171,7 @@ void PostOffice::run_porter() {
   }
 }
 
-void PostOffice::tend() {
+void MessageRouter::tend() {
   wire_->tend();
   if (is_waiting_) return;
   forget_posted();
@@ -184,32 +184,32 @@ void PostOffice::tend() {
   }
 }
 
-std::optional<std::string> PostOffice::failure() const {
+std::optional<std::string> MessageRouter::failure() const {
   const std::lock_guard lock(mutex_);
   if (failure_.empty()) return {};
   return failure_;
 }
 
-void PostOffice::tell_failure(const std::string& message) {
+void MessageRouter::tell_failure(const std::string& message) {
   stop_porter();
   const std::lock_guard lock(mutex_);
   wire_->tell_failure(message);
 }
 
-void PostOffice::close() {
+void MessageRouter::close() {
   stop_porter();
   const std::lock_guard lock(mutex_);
   wire_->close();
 }
 
-PostOffice::Traffic PostOffice::traffic() const {
+MessageRouter::Traffic MessageRouter::traffic() const {
   const std::lock_guard lock(mutex_);
   Traffic traffic = traffic_;
   traffic.peers = static_cast<int64_t>(peers_.size());
   return traffic;
 }
 
-void PostOffice::check(const Round& round, const Awaited& awaited, const Header& header) const {
+void MessageRouter::check(const Round& round, const Awaited& awaited, const Header& header) const {
   const Call& theirs = header.call;
   const Call& ours = round.call;
   const bool has_size = header.bytes == awaited.parcel.bytes;
@@ -225,7 +225,7 @@ void PostOffice::check(const Round& round, const Awaited& awaited, const Header&
                               ours.str(), round.self.name_of(awaited.parcel.member), theirs.str()));
 }
 
-void PostOffice::begin_letter(int peer, Peer& from) {
+void MessageRouter::begin_letter(int peer, Peer& from) {
   std::vector<std::byte>& body = from.letter.body;
   const auto have = static_cast<int64_t>(body.size());
   const int64_t rest = from.letter.header.bytes - have;
@@ -234,7 +234,7 @@ void PostOffice::begin_letter(int peer, Peer& from) {
   wire_->begin_body(peer, body.data() + have, step);
 }
 
-bool PostOffice::is_letter_done(int peer, Peer& from) {
+bool MessageRouter::is_letter_done(int peer, Peer& from) {
   while (wire_->is_body_done(peer)) {
     if (static_cast<int64_t>(from.letter.body.size()) == from.letter.header.bytes) return true;
     begin_letter(peer, from);
@@ -242,7 +242,7 @@ bool PostOffice::is_letter_done(int peer, Peer& from) {
   return false;
 }
 
-bool PostOffice::progress(const Round& round, Awaited& awaited) {
+bool MessageRouter::progress(const Round& round, Awaited& awaited) {
   Peer& peer = peers_[awaited.peer];
   std::deque<Letter>& early = peer.early[{round.group, is_message(round.call)}];
   if (peer.to == nullptr && !early.empty()) {
@@ -282,13 +282,13 @@ bool PostOffice::progress(const Round& round, Awaited& awaited) {
   return true;
 }
 
-void PostOffice::throw_if_released(const Round& round) const {
+void MessageRouter::throw_if_released(const Round& round) const {
   if (failure_.empty()) return;
   throw CommError(fmt::format("{}: {} was released because {}", round.self.name_of(round.call),
                               round.self.name_of(round.self.rank()), failure_));
 }
 
-void PostOffice::give_up(const Round& round, std::span<const Awaited> awaited) const {
+void MessageRouter::give_up(const Round& round, std::span<const Awaited> awaited) const {
   std::string missing;
   for (const Awaited& one : awaited) {
     if (one.is_done) continue;
@@ -302,7 +302,7 @@ void PostOffice::give_up(const Round& round, std::span<const Awaited> awaited) c
                               missing));
 }
 
-std::unique_ptr<Sending> PostOffice::begin(const Round& round, const Parcel& parcel) {
+std::unique_ptr<Sending> MessageRouter::begin(const Round& round, const Parcel& parcel) {
   const int peer = round.self.membership().world_ranks[static_cast<size_t>(parcel.member)];
   peers_.try_emplace(peer);
   traffic_.messages += 1;
@@ -310,14 +310,14 @@ std::unique_ptr<Sending> PostOffice::begin(const Round& round, const Parcel& par
   return wire_->send(peer, {round.group, round.call, parcel.bytes}, parcel.data);
 }
 
-std::unique_ptr<Sending> PostOffice::start(const Round& round, const Parcel& parcel) {
+std::unique_ptr<Sending> MessageRouter::start(const Round& round, const Parcel& parcel) {
   const std::lock_guard lock(mutex_);
   throw_if_released(round);
   return std::make_unique<Started>(*this, begin(round, parcel));
 }
 
-void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
-                          std::span<const Parcel> in) {
+void MessageRouter::exchange(const Round& round, std::span<const Parcel> out,
+                             std::span<const Parcel> in) {
   Lock lock(mutex_);
   throw_if_released(round);
   forget_posted();
@@ -353,8 +353,8 @@ void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
   if (!posted_.empty()) wire_->wake();
 }
 
-void PostOffice::finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings,
-                        size_t left) {
+void MessageRouter::finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings,
+                           size_t left) {
   std::vector<std::unique_ptr<Sending>> done;  // destroyed without the lock
   Lock lock(mutex_);
   is_waiting_ = true;
@@ -373,7 +373,7 @@ void PostOffice::finish(const Round& round, std::deque<std::unique_ptr<Sending>>
   is_waiting_ = false;
 }
 
-void PostOffice::post(const Round& round, const Parcel& parcel) {
+void MessageRouter::post(const Round& round, const Parcel& parcel) {
   const std::lock_guard lock(mutex_);
   throw_if_released(round);
   forget_posted();
@@ -385,11 +385,11 @@ void PostOffice::post(const Round& round, const Parcel& parcel) {
   if (!posted_.empty()) wire_->wake();
 }
 
-void PostOffice::forget_posted() {
+void MessageRouter::forget_posted() {
   std::erase_if(posted_, [](const Posted& one) { return one.sending->is_done(); });
 }
 
-void PostOffice::flush() {
+void MessageRouter::flush() {
   Lock lock(mutex_);
   is_waiting_ = true;
   Patience patience(*this);

@@ -1,4 +1,4 @@
-#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ int free_port() {
 }
 
 struct Guest {
-  MeetingPlace place;
+  RendezvousPoint place;
   Member member;
   Secret secret = kMeetingSecret;
 };
@@ -54,13 +54,14 @@ std::vector<std::string> meet_all(const std::vector<Guest>& guests,
     threads.emplace_back([&, i] {
       const Guest& guest = guests[i];
       try {
-        const Meeting meeting = meet(guest.place, guest.member, guest.secret, timeout);
-        ASSERT_EQ(static_cast<int64_t>(meeting.members.size()), guest.place.count);
-        for (const Member& member : meeting.members) {
+        const Rendezvous rendezvous =
+            join_rendezvous(guest.place, guest.member, guest.secret, timeout);
+        ASSERT_EQ(static_cast<int64_t>(rendezvous.members.size()), guest.place.count);
+        for (const Member& member : rendezvous.members) {
           EXPECT_EQ(member.card, "card " + std::to_string(member.number));
         }
-        EXPECT_EQ(meeting.channels.size(),
-                  guest.member.number == 0 ? meeting.members.size() - 1 : 1u);
+        EXPECT_EQ(rendezvous.channels.size(),
+                  guest.member.number == 0 ? rendezvous.members.size() - 1 : 1u);
       } catch (const ConfigError& error) {
         errors[i] = std::string("ConfigError: ") + error.what();
       } catch (const CommError& error) {
@@ -81,20 +82,20 @@ std::vector<Guest> guests(int count, const std::string& master = "127.0.0.1") {
   return list;
 }
 
-TEST(MeetingTest, AllLearnOfAll) {
+TEST(RendezvousTest, AllLearnOfAll) {
   for (const int count : {2, 5, 24}) {
     EXPECT_EQ(meet_all(guests(count)), std::vector<std::string>(static_cast<size_t>(count)));
   }
 }
 
-TEST(MeetingTest, NamesAndIPv6) {
+TEST(RendezvousTest, NamesAndIPv6) {
   EXPECT_EQ(meet_all(guests(3, "localhost")), std::vector<std::string>(3));
   if (!resolve("::1", 1)[0].is_own()) GTEST_SKIP() << "this host has no IPv6: not run";
   EXPECT_EQ(meet_all(guests(3, "::1")), std::vector<std::string>(3));
 }
 
 // Those who say nothing, talk of other things, do not know the secret, or leave.
-TEST(MeetingTest, StrangersChangeNothing) {
+TEST(RendezvousTest, StrangersChangeNothing) {
   CapturedStderr captured_err;
   const std::vector<Guest> all = guests(3);
   std::vector<std::string> first;
@@ -126,7 +127,7 @@ TEST(MeetingTest, StrangersChangeNothing) {
 }
 
 // What answers at the port is named within seconds, not after the time-out.
-TEST(MeetingTest, AServerOfAnotherKindIsNamed) {
+TEST(RendezvousTest, AServerOfAnotherKindIsNamed) {
   const Socket server = listen_at(numeric_address("127.0.0.1", 0), 5);
   const int port = ntohs(own_address(server.get()).port());
   std::atomic<bool> is_over{false};
@@ -157,7 +158,7 @@ TEST(MeetingTest, AServerOfAnotherKindIsNamed) {
               AllOf(HasSubstr("port " + std::to_string(port)), HasSubstr("already in use")));
 }
 
-TEST(MeetingTest, WhatDiffersIsNamedOnAll) {
+TEST(RendezvousTest, WhatDiffersIsNamedOnAll) {
   const int port = free_port();
   const std::vector<std::string> errors =
       meet_all({guest_of(0, 4, port), guest_of(1, 4, port), guest_of(2, 3, port)});
@@ -171,7 +172,7 @@ TEST(MeetingTest, WhatDiffersIsNamedOnAll) {
                                                "on here; give all ranks the same")));
 }
 
-TEST(MeetingTest, TwoOfOneNumberAreNamed) {
+TEST(RendezvousTest, TwoOfOneNumberAreNamed) {
   const int port = free_port();
   EXPECT_THAT(meet_all({guest_of(0, 3, port), guest_of(1, 3, port), guest_of(1, 3, port)}),
               Each(HasSubstr("ConfigError: two processes are rank 1: rank 1 on here and rank 1 on "
@@ -184,7 +185,7 @@ TEST(MeetingTest, TwoOfOneNumberAreNamed) {
                     HasSubstr("choose another MASTER_PORT")));
 }
 
-TEST(MeetingTest, WhoIsMissingIsNamed) {
+TEST(RendezvousTest, WhoIsMissingIsNamed) {
   const int port = free_port();
   EXPECT_THAT(meet_all({guest_of(0, 12, port), guest_of(2, 12, port)}, 2s)[0],
               AllOf(StartsWith("CommError: rank 0 waited in vain at port "),
@@ -199,7 +200,7 @@ TEST(MeetingTest, WhoIsMissingIsNamed) {
 }
 
 // Long before the time-out a warning says who has not come.
-TEST(MeetingTest, AWarningNamesTheMissingWithinTenSeconds) {
+TEST(RendezvousTest, AWarningNamesTheMissingWithinTenSeconds) {
   const int port = free_port();
   CapturedStderr captured_err;
   meet_all({guest_of(0, 3, port), guest_of(2, 3, port)}, 6s);

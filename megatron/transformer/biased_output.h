@@ -6,7 +6,7 @@ namespace megatron {
 
 // What a part of a layer (attention, feed-forward) adds to the residual stream: y + bias. The layer
 // adds the bias together with dropout in one kernel.
-struct Branch {
+struct BiasedOutput {
   // [s, b, h], [s/tp, b, h] with sequence parallelism; in generation maybe parts [p, s, b, h]
   Variable y;
   Variable bias;  // [h]; undefined: none

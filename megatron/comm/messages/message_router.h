@@ -23,15 +23,15 @@ namespace megatron::comm {
 // Sorts incoming messages of the wire by group. One for a process. A separate thread tends the wire
 // while the rank computes: it sends messages, accepts connections, and tells others that this rank
 // is busy (Working).
-class PostOffice {
+class MessageRouter {
  public:
   // Without a porter (tests with thousands of offices) only waiting ranks tend the wire.
-  enum class Porter { kThread, kNone };
-  PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
-             Porter porter = Porter::kThread);
-  ~PostOffice();
-  PostOffice(const PostOffice&) = delete;
-  PostOffice& operator=(const PostOffice&) = delete;
+  enum class ProgressThread { kThread, kNone };
+  MessageRouter(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
+                ProgressThread porter = ProgressThread::kThread);
+  ~MessageRouter();
+  MessageRouter(const MessageRouter&) = delete;
+  MessageRouter& operator=(const MessageRouter&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }

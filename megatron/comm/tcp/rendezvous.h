@@ -12,8 +12,8 @@
 
 namespace megatron::comm::tcp {
 
-// The meeting point of a job's processes, and their number.
-struct MeetingPlace {
+// The rendezvous point of a job's processes, and their number.
+struct RendezvousPoint {
   Purpose purpose = Purpose::kRanks;
   std::string address;  // of number 0
   int port = 0;
@@ -33,7 +33,7 @@ struct Member {
   std::string address;  // as seen by number 0: "10.0.0.7"; empty for number 0
 };
 
-struct Meeting {
+struct Rendezvous {
   std::vector<Member> members;          // by number; without their settings
   std::map<int64_t, Channel> channels;  // number 0: to all others; others: to number 0
   std::vector<Socket> listeners;        // of number 0, still open
@@ -47,7 +47,7 @@ struct Meeting {
 // different settings, two members with one number. Throws CommError that names the members that did
 // not arrive in time, or the program that answers in place of number 0; after five seconds a
 // warning names them.
-Meeting meet(const MeetingPlace& place, const Member& own, const Secret& secret,
-             std::chrono::milliseconds timeout);
+Rendezvous join_rendezvous(const RendezvousPoint& place, const Member& own, const Secret& secret,
+                           std::chrono::milliseconds timeout);
 
 }  // namespace megatron::comm::tcp

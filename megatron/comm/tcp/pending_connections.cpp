@@ -1,4 +1,4 @@
-#include "megatron/comm/tcp/guests.h"
+#include "megatron/comm/tcp/pending_connections.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@ constexpr auto kTime = std::chrono::seconds(5);  // for a guest to identify itse
 
 }  // namespace
 
-void Guests::accept(int listener) {
+void PendingConnections::accept(int listener) {
   for (Socket socket = accept_at(listener); socket.is_open(); socket = accept_at(listener)) {
     std::string address = peer_if_there(socket.get()).str();
     guests_.push_back({Channel(std::move(socket), Channel::End::kListener, purpose_, secret_),
@@ -20,7 +20,8 @@ void Guests::accept(int listener) {
   }
 }
 
-void Guests::advance(const std::function<bool(Channel channel, const std::string& record)>& admit) {
+void PendingConnections::advance(
+    const std::function<bool(Channel channel, const std::string& record)>& admit) {
   const Clock::time_point now = Clock::now();
   for (auto guest = guests_.begin(); guest != guests_.end();) {
     guest->channel.advance();
@@ -40,13 +41,13 @@ void Guests::advance(const std::function<bool(Channel channel, const std::string
   }
 }
 
-void Guests::add_to(std::vector<pollfd>& requests) const {
+void PendingConnections::add_to(std::vector<pollfd>& requests) const {
   for (const Guest& guest : guests_) {
     requests.push_back({guest.channel.descriptor(), guest.channel.events(), 0});
   }
 }
 
-void Guests::warn_once(const Guest& guest, const std::string& problem) {
+void PendingConnections::warn_once(const Guest& guest, const std::string& problem) {
   if (std::exchange(has_warned_, true)) return;
   warn(fmt::format("a connection from {} was dropped: {}; further ones are dropped silently",
                    guest.address, problem));

@@ -14,7 +14,7 @@ namespace megatron::comm {
 // makes its own. All ranks of the group call it; an exception of `make` on rank 0 releases the
 // others.
 template <class F>
-auto made_once(const Group& group, const F& make) {
+auto broadcast_object(const Group& group, const F& make) {
   if (group.size() == 1 || group.transport().threads() == nullptr) return make();
   using Pointer = decltype(make());
   std::unique_ptr<Pointer> own;

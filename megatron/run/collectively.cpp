@@ -1,10 +1,10 @@
-#include "megatron/run/common_error.h"
+#include "megatron/run/collectively.h"
 
 #include "megatron/comm/collectives.h"
 
 namespace megatron {
 
-void throw_in_common(std::string failure_of_first, const comm::Group& world) {
+void throw_on_all_ranks(std::string failure_of_first, const comm::Group& world) {
   auto size = static_cast<int64_t>(failure_of_first.size());
   comm::broadcast({&size, {1}, DType::kInt64}, 0, world, Stream{});
   if (size == 0) return;

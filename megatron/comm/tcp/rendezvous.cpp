@@ -1,4 +1,4 @@
-#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include <span>
 #include <thread>
 
-#include "megatron/comm/tcp/guests.h"
+#include "megatron/comm/tcp/pending_connections.h"
 #include "megatron/comm/tcp/record.h"
 #include "megatron/core/build_id.h"
 #include "megatron/core/error.h"
@@ -35,14 +35,14 @@ constexpr int kMinBacklog = 128;
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-Settings settings_of(const MeetingPlace& place, const Member& member) {
+Settings settings_of(const RendezvousPoint& place, const Member& member) {
   Settings settings = {{"the build of the program", build_id()},
                        {fmt::format("the number of {}s", place.noun), std::to_string(place.count)}};
   settings.insert(settings.end(), member.settings.begin(), member.settings.end());
   return settings;
 }
 
-std::string hello_of(const MeetingPlace& place, const Member& member) {
+std::string hello_of(const RendezvousPoint& place, const Member& member) {
   RecordWriter record;
   record.number(static_cast<uint64_t>(member.number));
   record.text(member.name);
@@ -81,7 +81,7 @@ std::optional<Member> member_of(const std::string& hello) {
 }
 
 // The conflicts between two members.
-std::vector<std::string> differences(const MeetingPlace& place, const Settings& own,
+std::vector<std::string> differences(const RendezvousPoint& place, const Settings& own,
                                      const std::string& own_name, const Member& other) {
   std::vector<std::string> problems;
   for (size_t i = 0; i < own.size(); ++i) {
@@ -130,7 +130,7 @@ std::string answer_of(const std::vector<Member>& members) {
 
 // The members according to number 0's answer. Throws ConfigError if number 0 refuses, CommError if
 // the answer is invalid.
-std::vector<Member> members_of(const std::string& answer, const MeetingPlace& place) {
+std::vector<Member> members_of(const std::string& answer, const RendezvousPoint& place) {
   RecordReader record(answer);
   const bool is_welcome = record.number() == 1;
   if (!is_welcome) {
@@ -169,7 +169,7 @@ void finish_sending(std::span<Channel* const> channels, const Deadline& deadline
 // Number 0, which waits for all others.
 class Host {
  public:
-  Host(const MeetingPlace& place, const Member& own, const Secret& secret)
+  Host(const RendezvousPoint& place, const Member& own, const Secret& secret)
       : place_(place),
         own_settings_(settings_of(place, own)),
         guests_(place.purpose, secret, static_cast<size_t>(place.count) + kMinGuests),
@@ -177,7 +177,7 @@ class Host {
     members_[0] = own;
   }
 
-  Meeting run(Deadline deadline) {
+  Rendezvous run(Deadline deadline) {
     listeners_ = listen_at(own_addresses(place_.address, place_.port),
                            std::max(static_cast<int>(place_.count), kMinBacklog));
     const Deadline notice(kUntilNotice);
@@ -260,7 +260,7 @@ class Host {
       finish_sending(some, Deadline(std::chrono::seconds(10)));
     }
   }
-  Meeting result() {
+  Rendezvous result() {
     if (!problems_.empty()) {
       const std::vector<std::string> problems = listed(problems_);
       tell_all(refusal(problems));
@@ -277,10 +277,10 @@ class Host {
     return {std::move(members_), std::move(channels_), std::move(listeners_)};
   }
 
-  const MeetingPlace& place_;
+  const RendezvousPoint& place_;
   const Settings own_settings_;
   std::vector<Socket> listeners_;
-  Guests guests_;
+  PendingConnections guests_;
   std::vector<Member> members_;
   std::map<int64_t, Channel> channels_;
   std::vector<Channel> refused_;
@@ -290,20 +290,20 @@ class Host {
 // Any other member: finds number 0 and introduces itself.
 class Caller {
  public:
-  Caller(const MeetingPlace& place, const Member& own, const Secret& secret)
+  Caller(const RendezvousPoint& place, const Member& own, const Secret& secret)
       : place_(place),
         own_(own),
         secret_(secret),
         addresses_(resolve(place.address, place.port)),
         where_(fmt::format("{} 0 at {}:{}", place.noun, place.address, place.port)) {}
 
-  Meeting run(const Deadline& deadline) {
+  Rendezvous run(const Deadline& deadline) {
     Channel channel = call(deadline);
     while (channel.state() == Channel::State::kOpen && !deadline.is_over()) {
       if (const std::optional<std::string> answer = channel.next()) {
-        Meeting meeting{members_of(*answer, place_), {}, {}};
-        meeting.channels.emplace(0, std::move(channel));
-        return meeting;
+        Rendezvous rendezvous{members_of(*answer, place_), {}, {}};
+        rendezvous.channels.emplace(0, std::move(channel));
+        return rendezvous;
       }
       deadline.within(std::chrono::seconds(1)).wait(channel.descriptor(), channel.events());
       channel.advance();
@@ -359,7 +359,7 @@ class Caller {
 
   static constexpr const char* kRemedy =
       "check that it was started, that its address is right and that no firewall closes the port";
-  const MeetingPlace& place_;
+  const RendezvousPoint& place_;
   const Member& own_;
   const Secret& secret_;
   const std::vector<Address> addresses_;
@@ -371,7 +371,7 @@ class Caller {
 };
 
 // If two processes believe that they are number 0, one is not at the job's address: it asks there.
-void refuse_second_host(const MeetingPlace& place, const Member& own, const Secret& secret,
+void refuse_second_host(const RendezvousPoint& place, const Member& own, const Secret& secret,
                         const Deadline& deadline) {
   const std::vector<Address> addresses = resolve(place.address, place.port);
   if (std::any_of(addresses.begin(), addresses.end(),
@@ -386,14 +386,14 @@ void refuse_second_host(const MeetingPlace& place, const Member& own, const Secr
 
 }  // namespace
 
-Meeting meet(const MeetingPlace& place, const Member& own, const Secret& secret,
-             std::chrono::milliseconds timeout) {
+Rendezvous join_rendezvous(const RendezvousPoint& place, const Member& own, const Secret& secret,
+                           std::chrono::milliseconds timeout) {
   const Deadline deadline(timeout);
   if (own.number != 0) return Caller(place, own, secret).run(deadline);
   refuse_second_host(place, own, secret, deadline);
-  Meeting meeting = Host(place, own, secret).run(deadline);
-  for (const auto& [number, channel] : meeting.channels) keep_alive(channel.descriptor());
-  return meeting;
+  Rendezvous rendezvous = Host(place, own, secret).run(deadline);
+  for (const auto& [number, channel] : rendezvous.channels) keep_alive(channel.descriptor());
+  return rendezvous;
 }
 
 }  // namespace megatron::comm::tcp
