@@ -84,7 +84,8 @@ TEST(CheckpointSourceTest, ConfigIsComparedWithTheWeightsAtOnce) {
     write_text_atomically(directory.path() / "config.json", changed);
     return message_of<FormatError>([&] { find_source(directory.path(), 0, true); });
   };
-  EXPECT_THAT(with("n_layer", "2000000000"), HasSubstr("config.json says 2000000000 layers"));
+  EXPECT_THAT(with("n_layer", "90000"), HasSubstr("config.json says 90000 layers"));
+  EXPECT_THAT(with("n_layer", "2000000000"), HasSubstr("must be at most 100000"));
   EXPECT_THAT(with("n_embd", "2000000000"), HasSubstr("do not fit the model"));
   EXPECT_THAT(with("n_positions", "2000000000"), HasSubstr("do not fit the model"));
 }

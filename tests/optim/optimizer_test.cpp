@@ -261,8 +261,8 @@ TEST(OptimizerTest, RemaindersHaveTheBitsOfFp32MainParameters) {
   }
 }
 
-// Against the formula in double precision. Elements whose direction is within rounding of 0 may have
-// either sign.
+// Against the formula in double precision. Elements whose direction is within rounding of 0 may
+// have either sign.
 TEST(OptimizerTest, LionMovesByTheSignOfItsInterpolation) {
   const auto model = optimizer_small_model();
   FlatParameters flat(model, {});

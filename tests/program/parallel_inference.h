@@ -9,7 +9,7 @@
 
 namespace megatron::program {
 
-struct Layout {
+struct InferenceLayout {
   int tp = 1;
   int pp = 1;
   int first_stage_layers = 0;  // 0: as many as the others
@@ -18,7 +18,7 @@ struct Layout {
   int ranks() const { return tp * pp; }
 };
 
-inline const Layout kOne;
+inline const InferenceLayout kOne;
 inline const std::vector<Ids> kPrompts = {
     {5, 17, 99}, {1}, {64, 3, 3, 120, 7, 88, 21, 30, 2, 11}, {9, 8}};
 // Their shortest is read at once, by an odd number of tokens.
@@ -28,7 +28,7 @@ class ParallelInferenceTest : public InferenceTest {
  protected:
   static std::vector<nlohmann::json> printed(const std::string& command,
                                              const std::filesystem::path& model,
-                                             const Layout& layout, const Flags& flags,
+                                             const InferenceLayout& layout, const Flags& flags,
                                              const std::vector<Ids>& rows) {
     Flags all = flags.with("--load", model.string())
                     .with("--device", layout.device)
@@ -45,7 +45,7 @@ class ParallelInferenceTest : public InferenceTest {
     return parsed_lines(outcome.out);
   }
   static std::vector<nlohmann::json> generated(const std::filesystem::path& model,
-                                               const Layout& layout, const Flags& flags,
+                                               const InferenceLayout& layout, const Flags& flags,
                                                const std::vector<Ids>& prompts) {
     return printed("generate", model, layout,
                    flags.with("--prompt-file", "-").with("--json").with("--logprobs"), prompts);
@@ -74,7 +74,8 @@ class ParallelInferenceTest : public InferenceTest {
   // Texts come and go, so that steps are of many numbers of rows and lengths; penalties read the
   // texts where tokens are drawn.
   static void expect_many_texts_as_one_rank(const std::filesystem::path& model,
-                                            const Layout& layout, const Layout& one = kOne) {
+                                            const InferenceLayout& layout,
+                                            const InferenceLayout& one = kOne) {
     std::vector<Ids> prompts;
     for (int i = 0; i < 24; ++i) prompts.emplace_back(static_cast<size_t>(1 + i % 7), 1 + i);
     const Flags flags = Flags()
@@ -86,14 +87,15 @@ class ParallelInferenceTest : public InferenceTest {
   }
 
   static void expect_as_one_rank(const std::filesystem::path& model,
-                                 const std::vector<Layout>& layouts, const Layout& one = kOne) {
+                                 const std::vector<InferenceLayout>& layouts,
+                                 const InferenceLayout& one = kOne) {
     const Flags greedy = Flags().with("--greedy").with("--max-new-tokens", "8");
     const Flags sampled =
         Flags().with("--seed", "3").with("--top-p", "0.9").with("--max-new-tokens", "8");
     const std::vector<nlohmann::json> want_greedy = generated(model, one, greedy, kPrompts);
     const std::vector<nlohmann::json> want_sampled = generated(model, one, sampled, kLongPrompts);
     const std::vector<nlohmann::json> want_scores = printed("score", model, one, {}, kLongPrompts);
-    for (const Layout& layout : layouts) {
+    for (const InferenceLayout& layout : layouts) {
       SCOPED_TRACE("tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp));
       expect_same(generated(model, layout, greedy, kPrompts), want_greedy);
       expect_same(generated(model, layout, sampled, kLongPrompts), want_sampled);

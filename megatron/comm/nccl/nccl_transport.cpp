@@ -15,6 +15,7 @@
 #include "megatron/comm/nccl/flights.h"
 #include "megatron/comm/nccl/library.h"
 #include "megatron/comm/nccl/watchdog.h"
+#include "megatron/comm/threads/thread_group.h"
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
@@ -195,6 +196,10 @@ template <class Issue>
 void NcclTransport::queue(const Call& call, cudaStream_t stream, const Issue& issue) {
   std::unique_lock lock(mutex_);
   if (communicator_ == nullptr) fail(call, failure_);
+  // Work that waited for a member which has aborted may have ended without a result.
+  if (const std::optional<std::string> others = host_.failure()) {
+    fail(call, "was released because " + *others);
+  }
   const unsigned long long capture = cuda::capture_of(stream);
   if (stream != last_stream_ && last_event_ != nullptr && capture == last_capture_) {
     MG_CUDA(cudaStreamWaitEvent(stream, last_event_, 0));
@@ -320,9 +325,11 @@ std::optional<std::string> NcclTransport::problem() {
     members += fmt::format("; {}: {}", host_.name_of(member), host_.last_call(member));
   }
   host_.print_flight_records();
-  return fmt::format("{} was not done after {} s. The last calls of the other members{}",
-                     host_.name_of(*late),
-                     static_cast<double>(host_.context().timeout.load().count()) / 1000, members);
+  const std::string problem = fmt::format(
+      "{} was not done after {} s. The last calls of the other members{}", host_.name_of(*late),
+      static_cast<double>(host_.context().timeout.load().count()) / 1000, members);
+  if (ThreadGroup* const threads = host_.threads()) threads->member_failed(host_.rank(), problem);
+  return problem;
 }
 
 void NcclTransport::abort(const std::string& reason) {

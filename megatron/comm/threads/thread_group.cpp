@@ -145,6 +145,10 @@ void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase)
   fail(fmt::format("waited {} for {}", seconds(timeout), missing_text(self, missing(self.rank()))));
 }
 
+void ThreadGroup::member_failed(int member, const std::string& message) {
+  world_.rank_failed(world_ranks_[static_cast<size_t>(member)], message);
+}
+
 void ThreadGroup::check_agreement(const Transport& self) {
   const std::span<const Place> all = places();
   const auto other = std::find_if(all.begin(), all.end(),

@@ -52,6 +52,10 @@ class ThreadGroup {
 
   void wake();
 
+  // A member's call on a GPU failed, which no member can take part in any more: later calls of all
+  // ranks throw CommError with the message.
+  void member_failed(int member, const std::string& message);
+
  private:
   struct Message {
     Call call;  // according to the sender
