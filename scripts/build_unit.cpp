@@ -1,4 +1,5 @@
-// The unit in which scripts/build_cost.sh measures: headers and templates of the standard library alone.
+// The unit in which scripts/build_cost.sh measures: headers and templates of the standard library
+// alone.
 #include <filesystem>
 #include <functional>
 #include <map>

@@ -22,8 +22,8 @@ struct Command {
 
 // Runs the command argv[1] and returns the program's exit code: 2 with "error: ..." lines on
 // standard error if it threw Error or memory is exhausted, 1 if it threw anything else or standard
-// output could not be written. Without a command, or with --help, lists all commands; --version prints the program's
-// version.
+// output could not be written. Without a command, or with --help, lists all commands; --version
+// prints the program's version.
 int run_program(int argc, const char* const* argv, std::span<const Command> commands);
 
 // Sets the fields of `flags`. If the words contain --help, prints `usage` and the flags and returns

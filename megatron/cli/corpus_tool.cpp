@@ -14,7 +14,9 @@ namespace megatron::cli {
 
 void add_run_flags(FlagTable& flags, CorpusRunFlags& run) {
   flags.group("run");
-  flags.add("--workers", run.workers, "Threads. All cores if not given.").none().at_most(kMaxThreads);
+  flags.add("--workers", run.workers, "Threads. All cores if not given.")
+      .none()
+      .at_most(kMaxThreads);
   flags.add("--log-interval", run.log_interval, "Lines between progress reports.");
 }
 

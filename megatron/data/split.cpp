@@ -30,9 +30,8 @@ SplitMatrix parse_split(std::string_view text) {
   // Compat: core_r0.5.0 takes the numbers and ignores everything between them. This program rejects
   // signs.
   std::string lower_case(text);
-  std::ranges::transform(lower_case, lower_case.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
+  std::ranges::transform(lower_case, lower_case.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (lower_case.find("nan") != std::string::npos || lower_case.find("inf") != std::string::npos) {
     throw ConfigError(
         fmt::format("--split \"{}\" must be finite numbers; use for example 969,30,1", text));

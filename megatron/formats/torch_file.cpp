@@ -6,8 +6,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "megatron/core/error.h"
 #include "megatron/core/crc32c.h"
+#include "megatron/core/error.h"
 
 namespace megatron {
 namespace {

@@ -34,8 +34,8 @@ struct Supervision {
 // only knows the name of one that is gone.
 std::string own_program();
 
-// Throws ConfigError for more ranks on a host, or more hosts, than any job has: typing errors, which
-// would cost the machine's memory and processes.
+// Throws ConfigError for more ranks on a host, or more hosts, than any job has: typing errors,
+// which would cost the machine's memory and processes.
 void expect_possible_job(int64_t nproc_per_node, int64_t nnodes);
 
 // Runs the ranks of this host, together with those of the other hosts, and starts them again from

@@ -177,14 +177,14 @@ class FlagsInVain {
 
   void optimizer() {
     const OptimizerConfig& optimizer = args_.optimizer;
-    const bool has_adam = optimizer.optimizer == OptimizerKind::kAdam ||
-                          optimizer.optimizer == OptimizerKind::kMuon;
+    const bool has_adam =
+        optimizer.optimizer == OptimizerKind::kAdam || optimizer.optimizer == OptimizerKind::kMuon;
     warn_if(!has_adam && (given("adam_beta1") || given("adam_beta2") || given("adam_eps")),
             "--adam-beta1, --adam-beta2 and --adam-eps have no effect with --optimizer sgd and "
             "lion");
-    warn_if(optimizer.optimizer != OptimizerKind::kLion &&
-                (given("lion_beta1") || given("lion_beta2")),
-            "--lion-beta1 and --lion-beta2 have no effect without --optimizer lion");
+    warn_if(
+        optimizer.optimizer != OptimizerKind::kLion && (given("lion_beta1") || given("lion_beta2")),
+        "--lion-beta1 and --lion-beta2 have no effect without --optimizer lion");
     warn_if(optimizer.optimizer != OptimizerKind::kSgd && given("sgd_momentum"),
             "--sgd-momentum has no effect without --optimizer sgd");
     const bool is_muon_given =

@@ -53,9 +53,10 @@ void expect_ids_in_vocabulary(const std::string& path, const Vocabulary& vocabul
           path, token, id, size, size - 1));
     }
     if (owners[id] != kNone) {
-      throw FormatError(fmt::format("{}: tokens \"{}\" and \"{}\" have the same id {}; restore "
-                                    "the file",
-                                    path, vocabulary.printable.key(owners[id]), token, id));
+      throw FormatError(
+          fmt::format("{}: tokens \"{}\" and \"{}\" have the same id {}; restore "
+                      "the file",
+                      path, vocabulary.printable.key(owners[id]), token, id));
     }
     owners[id] = place;
   }

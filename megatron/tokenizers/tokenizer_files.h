@@ -37,8 +37,8 @@ void save_tokenizer(const TokenizerConfig& config, const std::filesystem::path& 
                     int64_t max_file_bytes = kMaxCopiedTokenizerFile);
 
 // The config that opens what save_tokenizer has written, wherever the folder is now; nothing if
-// there is no such folder. Throws FormatError if its tokenizer_flags.json is broken, or if a file is not
-// as it was saved (core/checksums.h).
+// there is no such folder. Throws FormatError if its tokenizer_flags.json is broken, or if a file
+// is not as it was saved (core/checksums.h).
 std::optional<TokenizerConfig> saved_tokenizer(const std::filesystem::path& folder);
 
 // Where a run with --save keeps its tokenizer, beside the checkpoints.

@@ -12,7 +12,8 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kPagedAttentionHeads = 4, kGroups = 2, kPagedHeadSize = 8, kPageTokens = 3, kMost = 4;
+constexpr int64_t kPagedAttentionHeads = 4, kGroups = 2, kPagedHeadSize = 8, kPageTokens = 3,
+                  kMost = 4;
 constexpr int64_t kDistances = 5;
 
 // Row 0 has 10 tokens in pages 7, 1, 4, 2, row 1 nothing, row 2 one token in page 5.
@@ -86,7 +87,8 @@ class PagedAttentionTest : public testing::Test {
     for (int64_t i = 0; i < 10; ++i) {
       Tensor to = y.slice(i, 1);
       const Tensor page = store.slice(pages[static_cast<size_t>(i / kPageTokens)], 1);
-      copy_into(to, page.reshape({kPageTokens, 1, kGroups * kPagedHeadSize}).slice(i % kPageTokens, 1));
+      copy_into(to,
+                page.reshape({kPageTokens, 1, kGroups * kPagedHeadSize}).slice(i % kPageTokens, 1));
     }
     return y;
   }

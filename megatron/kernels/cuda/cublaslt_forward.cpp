@@ -18,9 +18,11 @@ const megatron::LazyLibrary& cublaslt_library() {
 
 }  // namespace
 
-MG_FORWARD(cublaslt_library(), cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * handle), (handle))
+MG_FORWARD(cublaslt_library(), cublasStatus_t, cublasLtCreate, (cublasLtHandle_t * handle),
+           (handle))
 MG_FORWARD(cublaslt_library(), cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t handle), (handle))
-MG_FORWARD(cublaslt_library(), const char*, cublasLtGetStatusString, (cublasStatus_t status), (status))
+MG_FORWARD(cublaslt_library(), const char*, cublasLtGetStatusString, (cublasStatus_t status),
+           (status))
 MG_FORWARD(cublaslt_library(), size_t, cublasLtGetVersion, (), ())
 MG_FORWARD(cublaslt_library(), cublasStatus_t, cublasLtMatmul,
            (cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,

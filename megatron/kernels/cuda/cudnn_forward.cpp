@@ -18,19 +18,20 @@ const megatron::LazyLibrary& cudnn_library() {
 
 MG_FORWARD(cudnn_library(), size_t, cudnnGetVersion, (), ())
 MG_FORWARD(cudnn_library(), const char*, cudnnGetErrorString, (cudnnStatus_t status), (status))
-MG_FORWARD(cudnn_library(), void, cudnnGetLastErrorString, (char* message, size_t size), (message, size))
+MG_FORWARD(cudnn_library(), void, cudnnGetLastErrorString, (char* message, size_t size),
+           (message, size))
 MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnCreate, (cudnnHandle_t * handle), (handle))
-MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnSetStream, (cudnnHandle_t handle, cudaStream_t stream),
-           (handle, stream))
-MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnGetStream, (cudnnHandle_t handle, cudaStream_t* stream),
-           (handle, stream))
+MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnSetStream,
+           (cudnnHandle_t handle, cudaStream_t stream), (handle, stream))
+MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnGetStream,
+           (cudnnHandle_t handle, cudaStream_t* stream), (handle, stream))
 MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnBackendCreateDescriptor,
            (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* descriptor),
            (type, descriptor))
 MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnBackendDestroyDescriptor,
            (cudnnBackendDescriptor_t descriptor), (descriptor))
-MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnBackendFinalize, (cudnnBackendDescriptor_t descriptor),
-           (descriptor))
+MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnBackendFinalize,
+           (cudnnBackendDescriptor_t descriptor), (descriptor))
 MG_FORWARD(cudnn_library(), cudnnStatus_t, cudnnBackendSetAttribute,
            (cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
             cudnnBackendAttributeType_t type, int64_t count, const void* elements),

@@ -84,13 +84,14 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("recompute_num_layers")
       .is_listed = false;
 
-  flags.add_choice("--optimizer", args.optimizer.optimizer,
-                   {{"adam", OptimizerKind::kAdam},
-                    {"sgd", OptimizerKind::kSgd},
-                    {"muon", OptimizerKind::kMuon},
-                    {"lion", OptimizerKind::kLion}},
-                   "Update rule: Adam with decoupled weight decay, SGD with momentum, Lion, or Muon "
-                   "for the matrices of layers and Adam for the rest.");
+  flags.add_choice(
+      "--optimizer", args.optimizer.optimizer,
+      {{"adam", OptimizerKind::kAdam},
+       {"sgd", OptimizerKind::kSgd},
+       {"muon", OptimizerKind::kMuon},
+       {"lion", OptimizerKind::kLion}},
+      "Update rule: Adam with decoupled weight decay, SGD with momentum, Lion, or Muon "
+      "for the matrices of layers and Adam for the rest.");
   flags.add_choice("--dataloader-type", args.data.dataloader_type,
                    {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
                    "One pass over the shuffled samples, or newly shuffled epochs.");

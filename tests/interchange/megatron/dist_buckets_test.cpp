@@ -5,8 +5,8 @@
 #include <fstream>
 #include <memory>
 
-#include "megatron/core/file.h"
 #include "megatron/core/crc32c.h"
+#include "megatron/core/file.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "tests/support/source_path.h"
