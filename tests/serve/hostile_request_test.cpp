@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "megatron/serve/megatron_api.h"
@@ -116,13 +117,17 @@ TEST(HostileRequestTest, BodiesShareTheMemoryOfRequests) {
   const std::string large = small.dump() + std::string(300'000, ' ');
   EXPECT_EQ(sent(server, "/v1/completions", large)->status, 200);
   {
-    const PlainSocket holds(server.server->port());
-    send_half_of_a_body(holds, 250'000);
-    // Its head is on the way.
-    httplib::Result refused = sent(server, "/v1/completions", large);
+    // A head that arrives beside another large body is refused itself, and the next one tries.
+    std::vector<std::unique_ptr<PlainSocket>> holds;
+    const auto sent_beside_another = [&] {
+      holds.push_back(std::make_unique<PlainSocket>(server.server->port()));
+      send_half_of_a_body(*holds.back(), 250'000);
+      return sent(server, "/v1/completions", large);
+    };
+    httplib::Result refused = sent_beside_another();
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (refused && refused->status == 200 && std::chrono::steady_clock::now() < deadline) {
-      refused = sent(server, "/v1/completions", large);
+      refused = sent_beside_another();
     }
     ASSERT_TRUE(refused);
     EXPECT_EQ(refused->status, 429);
