@@ -19,8 +19,8 @@
 namespace megatron {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
-// What the tracker file will be. It counts where there is no tracker file, if its checkpoint is
-// there: a first save was stopped before its last step.
+// The pending tracker file, written before a first checkpoint is complete. It counts while there is
+// no tracker file, if its checkpoint is there: a first save was stopped before its last step.
 inline constexpr const char* kNextTrackerFile = "latest_checkpointed_iteration.txt.next";
 // The directory of weights without an iteration; the tracker file has the same word.
 inline constexpr const char* kReleaseName = "release";

@@ -99,7 +99,7 @@ fs::path announced(const fs::path& unfinished, const comm::Group& world) {
   return text;
 }
 
-// What there is after iteration `failed` was not saved.
+// Names the checkpoint to load after the save of iteration `failed` failed.
 std::string remaining_text(const fs::path& directory, int64_t failed) {
   const std::optional<int64_t> latest = latest_iteration(directory);
   if (!latest) return "there is no earlier checkpoint";

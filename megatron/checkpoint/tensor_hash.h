@@ -37,8 +37,8 @@ Shape counted_shape(std::string_view tensor, const Shape& whole, const ArgMap& a
 void add_region(HashSums& sums, size_t tensor, ConstView elements, const Region& region,
                 const Shape& counted, Stream stream);
 
-// Of the parts of a state to save that this rank has; the hashes of all ranks' parts add up to
-// those of the tensors. Waits for the device.
+// Partial hashes: those of this rank's parts of a state to save. The partial hashes of all ranks
+// add up to those of the tensors. Waits for the device.
 TensorHashes hashes_of(const CheckpointState& parts);
 
 // Compares what was loaded with the hashes of the contents. `parts` are those that this rank would

@@ -273,7 +273,7 @@ class StopTexts {
     streams_[row].push(token);
     if (streams_[row].is_stopped()) ended_.push_back(row);
   }
-  // Those since the last call.
+  // Drains the rows that have ended since the last call.
   std::vector<size_t> ended_rows() {
     return shared(std::exchange(ended_, {}), world_).get<std::vector<size_t>>();
   }

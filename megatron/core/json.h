@@ -22,7 +22,7 @@ struct JsonLimits {
   bool unique_keys = false;               // else the last of equal keys counts, as in Python
 };
 
-// Of one line of a corpus, or of a list of its documents.
+// Limits of one line of a corpus, or of a list of its documents.
 inline constexpr JsonLimits kJsonLine = {.max_depth = 1000, .max_values = int64_t{1} << 26};
 
 // The text is beyond a limit; its JSON may be right.
@@ -43,12 +43,12 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonLimit
 nlohmann::json try_parse_json(std::string_view text, const JsonLimits& limits = {});
 nlohmann::ordered_json try_parse_ordered_json(std::string_view text, const JsonLimits& limits = {});
 
-// What is wrong with a text in which nlohmann's parser stopped at `byte`, counted from 1: "is not
-// valid JSON at byte 7 (line 2): it ends too early".
+// Describes a syntax error at which nlohmann's parser stopped, `byte` counted from 1: "is not valid
+// JSON at byte 7 (line 2): it ends too early".
 std::string json_problem(std::string_view text, size_t byte);
 
-// What is wrong with a value that has not the form it must have, in our words: "lacks the key x".
-// `error` is what nlohmann's at() or get() has thrown.
+// Describes a schema violation in our words: "lacks the key x". `error` is what nlohmann's at() or
+// get() has thrown.
 std::string json_problem(const std::exception& error);
 
 // value.dump(); bytes that are not UTF-8 become U+FFFD instead of an exception.

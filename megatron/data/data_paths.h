@@ -48,8 +48,8 @@ struct DataPaths {
 // --per-split-data-args-path. Throws ConfigError, IoError, FormatError.
 DataPaths data_paths(const DataConfig& config);
 
-// What is wrong with the paths, or missing, one sentence each: so that a run says it before it
-// builds anything. `evaluates`: validation and test data are read, too.
+// Checks the paths before a run builds anything: one sentence for each that is wrong or missing.
+// `evaluates`: validation and test data are read, too.
 std::vector<std::string> path_problems(const DataConfig& config, bool evaluates);
 
 }  // namespace megatron
