@@ -16,6 +16,7 @@
 #include "megatron/run/training_run.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/training/trainer.h"
+#include "tests/run/mock_gpt.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
@@ -54,22 +55,16 @@ void use_fp8(RunConfig& config) {
 }
 
 RunConfig replica_gpt() {
-  RunConfig config;
-  config.transformer.num_layers = 2;
-  config.transformer.hidden_size = 32;
-  config.transformer.num_attention_heads = 4;
-  config.transformer.seq_length = 16;
-  config.transformer.max_position_embeddings = 16;
-  config.optimizer.lr = 1e-2;
+  RunConfig config = MockGpt{.num_layers = 2,
+                             .hidden_size = 32,
+                             .num_attention_heads = 4,
+                             .seq_length = 16,
+                             .vocab_size = 60}
+                         .config();
   config.training.micro_batch_size = 1;
   config.training.global_batch_size = 8;
-  config.training.train_iters = 4;
   config.training.log_interval = 1;
-  config.training.eval_iters = 0;
   config.training.check_weight_hash_across_dp_replicas_interval = 1;
-  config.data.mock_data = true;
-  config.data.num_workers = 0;
-  config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 60};
   return config;
 }
 

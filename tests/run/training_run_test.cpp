@@ -13,6 +13,7 @@
 #include "megatron/run/collectively.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
+#include "tests/run/mock_gpt.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
@@ -24,23 +25,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A config as a program writes it that reads no command line.
 RunConfig tiny_gpt() {
-  RunConfig config;
-  config.transformer.num_layers = 1;
-  config.transformer.hidden_size = 16;
-  config.transformer.num_attention_heads = 2;
-  config.transformer.seq_length = 8;
-  config.transformer.max_position_embeddings = 8;
-  config.optimizer.lr = 1e-2;
+  RunConfig config = MockGpt{}.config();
   config.training.micro_batch_size = 2;
-  config.training.train_iters = 4;
-  config.training.eval_iters = 0;
   config.training.num_threads = 1;
   config.training.device = DeviceChoice::kCpu;  // the tests look at its memory
-  config.data.mock_data = true;
-  config.data.num_workers = 0;
-  config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 30};
   return config;
 }
 
