@@ -43,11 +43,12 @@ AttentionOptions CoreAttention::options(const ForwardContext& context) const {
 
 Variable CoreAttention::self(const Variable& qkv, const ForwardContext& context) const {
   AttentionOptions of_self = options(context);
-  of_self.document_starts = context.document_starts;
-  of_self.prefix_ends = context.prefix_ends;
-  of_self.key_padding_mask = context.key_padding_mask;
-  if (context.context_parallel.size() == 1) return attention(qkv, of_self, context.relative_bias);
-  invariant(!context.relative_bias.defined() && !context.prefix_ends.defined(),
+  of_self.document_starts = context.sequence.document_starts;
+  of_self.prefix_ends = context.sequence.prefix_ends;
+  of_self.key_padding_mask = context.sequence.key_padding_mask;
+  if (context.context_parallel.size() == 1)
+    return attention(qkv, of_self, context.sequence.relative_bias);
+  invariant(!context.sequence.relative_bias.defined() && !context.sequence.prefix_ends.defined(),
             "a sequence that is spread over ranks has no relative position bias and no prefix");
   return context_parallel_attention(qkv, of_self, context.context_parallel);
 }
@@ -57,21 +58,21 @@ Variable CoreAttention::cross(const Variable& q, const Variable& kv,
   invariant(context.context_parallel.size() == 1,
             "cross-attention reads a sequence that is not spread over ranks");
   AttentionOptions of_encoder = options(context);
-  of_encoder.key_padding_mask = context.encoder_padding_mask;
+  of_encoder.key_padding_mask = context.encoder.padding_mask;
   return cross_attention(q, kv, of_encoder);
 }
 
 Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
                                     const ForwardContext& context) const {
-  invariant(is_causal_ && !context.relative_bias.defined(),
+  invariant(is_causal_ && !context.sequence.relative_bias.defined(),
             "texts in pages are read by causal attention; a relative bias is given by distance");
-  CachedBatch& cached = *context.cached;
+  CachedBatch& cached = *context.decode.cached;
   return Variable(paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
                                   {.num_heads = heads_.num_heads,
                                    .num_query_groups = heads_.num_groups,
                                    .softmax_scale = softmax_scale_,
                                    .alibi_slopes = alibi_slopes_,
-                                   .distance_bias = context.distance_bias}));
+                                   .distance_bias = context.decode.distance_bias}));
 }
 
 Variable CoreAttention::cross_cached(const Variable& q, int64_t layer,

@@ -35,11 +35,11 @@ CrossAttention::CrossAttention(const TransformerConfig& config, const Stack& sta
 
 BiasedOutput CrossAttention::forward(const Variable& x, const ForwardContext& context) const {
   const Variable q = linear_q_.forward(x);  // [s, b, n d]
-  if (context.cached != nullptr) {
-    const Variable y = core_attention_.cross_cached(q, layer_, *context.cached);
+  if (context.decode.cached != nullptr) {
+    const Variable y = core_attention_.cross_cached(q, layer_, *context.decode.cached);
     return {linear_proj_.forward_without_bias(y), linear_proj_.bias()};
   }
-  const Variable kv = linear_kv_.forward(context.encoder_output);  // [se, b, n 2 d]
+  const Variable kv = linear_kv_.forward(context.encoder.output);  // [se, b, n 2 d]
   const Variable y = core_attention_.cross(q, kv, context);        // [s, b, n d]
   return {linear_proj_.forward_without_bias(y), linear_proj_.bias()};
 }

@@ -14,7 +14,7 @@ namespace megatron {
 // arXiv:1706.03762, sec. 3.2.3), with n heads that each have keys and values of their own.
 //
 //   x            [s, c b, h]    [s/tp, c b, h] with sequence parallelism
-//   context.encoder_output      [se, b, h], likewise; sequence i of x reads sequence i / c of it
+//   context.encoder.output      [se, b, h], likewise; sequence i of x reads sequence i / c of it
 //   linear_q     [n d / tp, h]
 //   linear_kv    [2 n d / tp, h]  rows by head: its key, its value
 //   linear_proj  [h, n d / tp]

@@ -10,32 +10,48 @@ namespace megatron {
 
 struct CachedBatch;
 
-// What the layers of a Retro share in one forward pass. Sequences are cut into l chunks, which have
-// k neighbours each.
+// Retro's inputs of the layers of one forward pass. Sequences are cut into l chunks, which have k
+// neighbours each.
 struct Neighbors {
   int64_t chunk_length = 0;  // m
   // [r, b l k, h] the embedded neighbours; column (sample l + chunk) k + neighbour
   Variable embedded;
-  // [r k, b l, h] what the encoder made of them: the first layer that attends to neighbours sets it
+  // [r k, b l, h] the encoder's output: the first layer that attends to neighbours sets it
   Variable encoded = {};
 };
 
-// What all layers of a stack share in one forward pass of one microbatch. Recomputed regions keep
-// copies.
+// Positions of the tokens of the stack, and the tokens that each of them sees. s is this rank's
+// part of the sequence under context parallelism.
+struct SequenceContext {
+  Tensor rotary_table;      // [max s, rotary_dim / 2, 2] fp32, undefined without RoPE
+  Tensor position_ids;      // [b, s] int64 for RoPE; undefined: consecutive
+  Tensor document_starts;   // [b, s] int32: token i sees [start, i]; undefined: all before
+  Tensor prefix_ends;       // [b, s] int32: token i also sees [i, end); undefined: none
+  Tensor key_padding_mask;  // [b, s] bool: true hides a token; undefined: none is hidden
+  Variable relative_bias;   // [n/tp, 2s - 1] fp32, added to scores by distance; undefined: none
+};
+
+// The inputs of cross-attention.
+struct EncoderContext {
+  Variable output;      // [se, b, h], [se/tp, b, h] with sequence parallelism
+  Tensor padding_mask;  // [b, se] bool: as key_padding_mask
+};
+
+// Generation: s are tokens of several texts, b is 1.
+struct DecodeContext {
+  CachedBatch* cached = nullptr;  // null: not generation
+  Tensor distance_bias;           // [n/tp, L] fp32: relative_bias by the key's distance back
+};
+
+// The inputs that all layers of a stack share in one forward pass of one microbatch. Recomputed
+// regions keep copies.
 struct ForwardContext {
   RandomState* random = nullptr;  // dropout keys; never null
-  Tensor rotary_table;            // [max s, rotary_dim / 2, 2] fp32, undefined without RoPE
-  Tensor position_ids;            // [b, s] int64 for RoPE; undefined: consecutive
-  Tensor document_starts;         // [b, s] int32: token i sees [start, i]; undefined: all before
-  Tensor prefix_ends;             // [b, s] int32: token i also sees [i, end); undefined: none
-  Tensor key_padding_mask;        // [b, s] bool: true hides a token; undefined: none is hidden
-  Variable relative_bias;       // [n/tp, 2s - 1] fp32, added to scores by distance; undefined: none
-  Tensor distance_bias;         // generation: [n/tp, L] fp32, the same by key's distance back
-  Variable encoder_output;      // [se, b, h], [se/tp, b, h] with sequence parallelism
-  Tensor encoder_padding_mask;  // [b, se] bool: as key_padding_mask, for cross-attention
-  Neighbors* neighbors = nullptr;    // of Retro; null: no layer attends to any
-  ContextParallel context_parallel;  // s is this rank's part of the sequence
-  CachedBatch* cached = nullptr;     // generation: s are tokens of several texts, b is 1
+  ContextParallel context_parallel;
+  SequenceContext sequence;
+  EncoderContext encoder;
+  DecodeContext decode;
+  Neighbors* neighbors = nullptr;  // of Retro; null: no layer attends to any
 };
 
 }  // namespace megatron

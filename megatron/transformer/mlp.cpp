@@ -40,7 +40,7 @@ BiasedOutput Mlp::forward(const Variable& x, const ForwardContext& context) cons
             linear_fc2_.bias()};
   }
   const bool is_rounded = linear_fc1_.has_rounded_weight();
-  const bool may_split_k = context.cached != nullptr;  // few rows, summed by the next norm
+  const bool may_split_k = context.decode.cached != nullptr;  // few rows, summed by the next norm
   if (fp8 == nullptr && !has_adapter && !is_rounded && activation_ == Activation::kGeluTanh) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_,
                      may_split_k),

@@ -43,7 +43,7 @@ Variable NeighborAttention::encode(const Variable& own, const ForwardContext& co
   const Variable& embedded = context.neighbors->embedded;
   ForwardContext inside;
   inside.random = &random;
-  inside.encoder_output = own;
+  inside.encoder.output = own;
   const Variable y = encoder_->forward(embedded, inside);  // [r, b l k, h]
   return cast(join_neighbors(y, embedded.size(1) / own.size(1)), dtype_);
 }
@@ -53,7 +53,7 @@ Variable NeighborAttention::gated(const Variable& y) const {
 }
 
 Variable NeighborAttention::forward(const Variable& x, const ForwardContext& context) const {
-  if (context.cached != nullptr) return forward_cached(x, context);
+  if (context.decode.cached != nullptr) return forward_cached(x, context);
   Neighbors& neighbors = *context.neighbors;
   const int64_t m = neighbors.chunk_length;
   const int64_t num_chunks = (x.size(0) + m - 1) / m;
@@ -65,7 +65,7 @@ Variable NeighborAttention::forward(const Variable& x, const ForwardContext& con
   RandomState random = context.random->of_parts(num_chunks);
   ForwardContext inside;
   inside.random = &random;
-  inside.encoder_output = neighbors.encoded;
+  inside.encoder.output = neighbors.encoded;
   const Variable readers = split_chunks(x, m, ChunkRows::kReaders);
   const Variable read =
       attn_.forward(readers, inside, random.dropout_key(dropout_site_, hidden_dropout_));
@@ -74,11 +74,11 @@ Variable NeighborAttention::forward(const Variable& x, const ForwardContext& con
 
 Variable NeighborAttention::forward_cached(const Variable& x, const ForwardContext& context) const {
   Neighbors& neighbors = *context.neighbors;
-  const CachedBatch& cached = *context.cached;
+  const CachedBatch& cached = *context.decode.cached;
   ForwardContext inside;
   inside.random = context.random;
   if (!neighbors.embedded.defined()) {
-    inside.cached = context.cached;
+    inside.decode.cached = context.decode.cached;
     return gated(attn_.forward(x, inside, {}));
   }
   const int64_t first = cached.first_chunk;
@@ -89,7 +89,7 @@ Variable NeighborAttention::forward_cached(const Variable& x, const ForwardConte
     neighbors.encoded = encode(Variable(own), context, *context.random);
   }
   attn_.keep(neighbors.encoded, *cached.encoder_cache, cached.encoder_slots);
-  inside.encoder_output = neighbors.encoded;
+  inside.encoder.output = neighbors.encoded;
   const int64_t num_readers = x.size(0) - (first - 1);
   const Variable readers(x.data().slice(first - 1, num_readers));
   Tensor y = zeros(x.shape(), x.dtype(), x.data().stream());

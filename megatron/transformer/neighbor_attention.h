@@ -33,9 +33,9 @@ class NeighborAttention final : public Module {
 
   // Sets context.neighbors->encoded if the layer has the encoder.
   //
-  // In generation (context.cached) x are tokens of one text: either its beginning, with neighbours
-  // of its first chunk, which the last token of that chunk and all behind it attend to; or tokens
-  // behind it, whose neighbours an earlier pass has read.
+  // In generation (context.decode.cached) x are tokens of one text: either its beginning, with
+  // neighbours of its first chunk, which the last token of that chunk and all behind it attend to;
+  // or tokens behind it, whose neighbours an earlier pass has read.
   Variable forward(const Variable& x, const ForwardContext& context) const;
 
  private:

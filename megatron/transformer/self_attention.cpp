@@ -62,14 +62,14 @@ Variable SelfAttention::projected(const Variable& x, const ForwardContext& conte
 
 BiasedOutput SelfAttention::forward(const Variable& x, const ForwardContext& context) const {
   Variable qkv = projected(x, context);  // [s, b, (n + 2g) d]
-  if (context.rotary_table.defined()) {
-    qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, context.rotary_table,
-                         {.position_ids = context.position_ids}, rotary_pairs_);
+  if (context.sequence.rotary_table.defined()) {
+    qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, context.sequence.rotary_table,
+                         {.position_ids = context.sequence.position_ids}, rotary_pairs_);
   }
-  const Variable y = context.cached == nullptr
+  const Variable y = context.decode.cached == nullptr
                          ? core_attention_.self(qkv, context)
                          : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]
-  const bool may_split_k = context.cached != nullptr && is_summed_by_norm_;
+  const bool may_split_k = context.decode.cached != nullptr && is_summed_by_norm_;
   return {
       linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context), may_split_k),
       linear_proj_.bias()};

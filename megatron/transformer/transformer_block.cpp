@@ -102,15 +102,15 @@ Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int6
                                           const StoredForm& form) const {
   // The Variables of the context are inputs of the region: they get gradients from it.
   ForwardContext constants = context;
-  constants.encoder_output = constants.relative_bias = Variable();
+  constants.encoder.output = constants.sequence.relative_bias = Variable();
   return recompute(
       [this, begin, end, constants](std::span<const Variable> xs) -> std::vector<Variable> {
         ForwardContext inside = constants;
-        inside.encoder_output = xs[1];
-        inside.relative_bias = xs[2];
+        inside.encoder.output = xs[1];
+        inside.sequence.relative_bias = xs[2];
         return {computed(run({.residual = xs[0]}, begin, end, inside))};
       },
-      {x, context.encoder_output, context.relative_bias}, *context.random, form)[0];
+      {x, context.encoder.output, context.sequence.relative_bias}, *context.random, form)[0];
 }
 
 }  // namespace megatron

@@ -59,7 +59,7 @@ TEST(SelfAttentionTest, NobodySeesPadding) {
   const SelfAttention attention(tiny_config(), kEncoder, 0, {}, Stream{});
   initialize(attention, 2);
   ForwardContext context;
-  context.key_padding_mask = padding_mask({7, kLength}, kLength);
+  context.sequence.key_padding_mask = padding_mask({7, kLength}, kLength);
   const Tensor x = random_hidden(kLength, 32, 1);
   const Tensor before = attended(attention, x, context);
   const Tensor after = attended(attention, changed(x, 9), context);
@@ -112,7 +112,7 @@ void expect_cached_as_whole(const TransformerConfig& c) {
     const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
     CachedBatch cached{cache, paged_batch({&row, 1}, 4, c.num_attention_heads, c.kv_channels, {})};
     ForwardContext context;
-    context.cached = &cached;
+    context.decode.cached = &cached;
     const Tensor own = first_sample(x.slice(token, count));
     const Tensor y = attended(attention, own, context);
     expect_close(y, first_sample(want.slice(token, count)), Tolerance{1e-5, 1e-5});
@@ -160,11 +160,11 @@ TEST(CrossAttentionTest, SeesWhatTheEncoderShows) {
   RandomState random(1);
   ForwardContext context;
   context.random = &random;
-  context.encoder_padding_mask = padding_mask({10, kEncoderLength}, kEncoderLength);
+  context.encoder.padding_mask = padding_mask({10, kEncoderLength}, kEncoderLength);
   const Tensor x = random_hidden(kLength, 32, 1);
   const Tensor encoder = random_hidden(kEncoderLength, 32, 2);
   const auto attended_to = [&](const Tensor& output) {
-    context.encoder_output = Variable(output);
+    context.encoder.output = Variable(output);
     return attention.forward(Variable(x), context).y.data();
   };
   const Tensor before = attended_to(encoder);
@@ -189,8 +189,8 @@ TEST(CrossAttentionTest, ReadsTheTextOfEachTokenFromPages) {
   const std::vector<int64_t> lengths = {10, kEncoderLength};
   ForwardContext context;
   context.random = &random;
-  context.encoder_output = Variable(encoder);
-  context.encoder_padding_mask = padding_mask(lengths, kEncoderLength);
+  context.encoder.output = Variable(encoder);
+  context.encoder.padding_mask = padding_mask(lengths, kEncoderLength);
   const Tensor want = attention.forward(Variable(x), context).y.data();  // [4, 2, h]
 
   constexpr int64_t kPageTokens = 4;
@@ -213,7 +213,7 @@ TEST(CrossAttentionTest, ReadsTheTextOfEachTokenFromPages) {
   }
   CachedBatch cached{
       cache, {}, &cache, paged_batch(rows, kPageTokens, c.num_attention_heads, c.kv_channels, {})};
-  context.cached = &cached;
+  context.decode.cached = &cached;
   const Tensor got = attention.forward(Variable(x.reshape({8, 1, 32})), context).y.data();
   expect_close(got, want.reshape({8, 1, 32}), Tolerance{1e-5, 1e-5});
 }

@@ -68,17 +68,19 @@ struct Pass {
     RandomState random(7);
     ForwardContext context;
     context.random = &random;
-    if (variant.has_padding) context.key_padding_mask = padding_mask({kLength, 7}, kLength);
+    if (variant.has_padding) {
+      context.sequence.key_padding_mask = padding_mask({kLength, 7}, kLength);
+    }
     if (variant.stack.has_cross_attention) {
       encoder_output = Variable::leaf(own_slice(random_hidden(kEncoderLength, hidden_size, 2), tp));
-      context.encoder_output = encoder_output;
-      context.encoder_padding_mask = padding_mask({5, kEncoderLength}, kEncoderLength);
+      context.encoder.output = encoder_output;
+      context.encoder.padding_mask = padding_mask({5, kEncoderLength}, kEncoderLength);
     }
     if (variant.has_relative_bias) {
       const int64_t heads = 4 / tp.size();
       const Tensor bias = random_normal({4, 2 * kLength - 1}, {.seed = 3});
       relative_bias = Variable::leaf(copied(bias.slice(heads * tp.rank(), heads)));
-      context.relative_bias = relative_bias;
+      context.sequence.relative_bias = relative_bias;
     }
     y = block.forward(x, context);
     backward(y, own_slice(random_hidden(kLength, hidden_size, 4), tp));

@@ -62,8 +62,8 @@ TEST(TransformerLayerTest, NormedQueriesAndKeysHaveTheRightGradients) {
 TEST(TransformerLayerTest, EncoderWithPaddingAndRelativeBiasHasTheRightGradients) {
   check_layer(small_layer(), kEncoder, {random_hidden(5, 8, 1), random_normal({2, 9}, {.seed = 2})},
               [](ForwardContext& context, const std::vector<Variable>& in) {
-                context.key_padding_mask = padding_mask({5, 3}, 5);
-                context.relative_bias = in[1];
+                context.sequence.key_padding_mask = padding_mask({5, 3}, 5);
+                context.sequence.relative_bias = in[1];
               });
 }
 
@@ -74,8 +74,8 @@ TEST(TransformerLayerTest, CrossAttentionHasTheRightGradients) {
     c.apply_residual_connection_post_layernorm = residual_is_normed;
     check_layer(c, kCrossDecoder, {random_hidden(4, 8, 1), random_hidden(6, 8, 2)},
                 [](ForwardContext& context, const std::vector<Variable>& in) {
-                  context.encoder_output = in[1];
-                  context.encoder_padding_mask = padding_mask({6, 2}, 6);
+                  context.encoder.output = in[1];
+                  context.encoder.padding_mask = padding_mask({6, 2}, 6);
                 });
   }
 }

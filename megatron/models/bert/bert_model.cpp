@@ -134,7 +134,9 @@ Variable BertModel::forward(const BertInput& input, const Variable& activations,
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
-  if (input.padding_mask.defined()) context.key_padding_mask = input.padding_mask.to(stream_);
+  if (input.padding_mask.defined()) {
+    context.sequence.key_padding_mask = input.padding_mask.to(stream_);
+  }
   const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
   return encoder_.forward(x, context);
 }

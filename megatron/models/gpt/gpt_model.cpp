@@ -121,14 +121,16 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
-  context.rotary_table = rotary_table_;
+  context.sequence.rotary_table = rotary_table_;
   if (input.document_starts.defined()) {
-    context.document_starts = input.document_starts.to(stream_);
+    context.sequence.document_starts = input.document_starts.to(stream_);
   }
-  if (input.prefix_ends.defined()) context.prefix_ends = input.prefix_ends.to(stream_);
+  if (input.prefix_ends.defined()) context.sequence.prefix_ends = input.prefix_ends.to(stream_);
   context.context_parallel = cp_;
-  context.cached = cached;
-  if (input.position_ids.defined()) context.position_ids = input.position_ids.ids.to(stream_);
+  context.decode.cached = cached;
+  if (input.position_ids.defined()) {
+    context.sequence.position_ids = input.position_ids.ids.to(stream_);
+  }
   const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
   Neighbors neighbors;
   if (input.neighbor_tokens.defined() && config_.retro.reads_neighbors()) {

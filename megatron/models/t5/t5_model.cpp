@@ -135,13 +135,13 @@ Variable T5Model::encode(const T5Input& input, const Variable& hidden, RandomSta
   ForwardContext context;
   context.random = &random;
   if (input.encoder_padding_mask.defined()) {
-    context.key_padding_mask = input.encoder_padding_mask.to(stream_);
+    context.sequence.key_padding_mask = input.encoder_padding_mask.to(stream_);
   }
   const Variable x = chunk_.embeds_encoder ? embed(input.encoder_tokens, input.encoder_position_ids,
                                                    encoder_site_, random)
                                            : hidden;
   if (encoder_positions_) {
-    context.relative_bias = encoder_positions_->forward(length_of(x));
+    context.sequence.relative_bias = encoder_positions_->forward(length_of(x));
   }
   return encoder_->forward(x, context);
 }
@@ -149,15 +149,15 @@ Variable T5Model::encode(const T5Input& input, const Variable& hidden, RandomSta
 Variable T5Model::decode(const T5Input& input, const T5States& states, RandomState& random) const {
   ForwardContext context;
   context.random = &random;
-  context.encoder_output = states.encoder;
+  context.encoder.output = states.encoder;
   if (input.encoder_padding_mask.defined()) {
-    context.encoder_padding_mask = input.encoder_padding_mask.to(stream_);
+    context.encoder.padding_mask = input.encoder_padding_mask.to(stream_);
   }
   const Variable x = chunk_.embeds_decoder ? embed(input.decoder_tokens, input.decoder_position_ids,
                                                    decoder_site_, random)
                                            : states.decoder;
   if (decoder_positions_) {
-    context.relative_bias = decoder_positions_->forward(length_of(x));
+    context.sequence.relative_bias = decoder_positions_->forward(length_of(x));
   }
   return decoder_->forward(x, context);
 }
@@ -169,8 +169,8 @@ Variable T5Model::decode_cached(const RowIds& tokens, const RowIds& position_ids
   random.set_training(false);
   ForwardContext context;
   context.random = &random;
-  context.cached = &cached;
-  context.distance_bias = distance_bias;
+  context.decode.cached = &cached;
+  context.decode.distance_bias = distance_bias;
   return decoder_->forward(
       chunk_.embeds_decoder ? embed(tokens, position_ids, decoder_site_, random) : hidden, context);
 }
