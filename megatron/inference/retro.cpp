@@ -51,8 +51,8 @@ class CachedText {
       input.chunk_length = chunks_.chunk_length;
       std::vector<int32_t> slots(static_cast<size_t>(rk));
       std::iota(slots.begin(), slots.end(), 0);
-      cached.first_chunk = chunks_.first;
-      cached.encoder_slots = tensor_of(slots, {rk}).to(model_.stream());
+      input.first_chunk = chunks_.first;
+      input.neighbor_slots = tensor_of(slots, {rk}).to(model_.stream());
     } else {
       cached.encoder_rows = batch_of({0, 1, rk - 1, neighbor_pages_});
     }

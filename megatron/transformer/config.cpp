@@ -113,7 +113,7 @@ std::vector<std::string> problems(const ActivationFlags& flags) {
   return found;
 }
 
-int64_t TransformerConfig::rotary_dim() const {
+int64_t LayerConfig::rotary_dim() const {
   return rotary_percent < 1.0
              ? static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent)
              : kv_channels;
@@ -148,125 +148,124 @@ TransformerConfig resolved(TransformerConfig config) {
 
 namespace {
 
-// The random bits of eight columns are drawn together.
-void dropout_of_adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& found) {
-  if (!(c.lora_dropout >= 0.0 && c.lora_dropout < 1.0)) {
-    found.push_back(fmt::format("--lora-dropout {} must be in [0, 1)", c.lora_dropout));
+// Collects problems, one sentence each.
+struct ProblemList {
+  std::vector<std::string> found;
+
+  void require(bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
   }
+  bool positive(int64_t value, const char* flag, const char* example) {
+    require(value > 0, value == 0
+                           ? fmt::format("{} is required; for example {} {}", flag, flag, example)
+                           : fmt::format("{} {} must be greater than 0", flag, value));
+    return value > 0;
+  }
+};
+
+// The random bits of eight columns are drawn together.
+void check_adapter_dropout(const TransformerConfig& c, int64_t tp, ProblemList& list) {
+  list.require(is_probability(c.lora_dropout),
+               fmt::format("--lora-dropout {} must be in [0, 1)", c.lora_dropout));
   if (c.lora_dropout == 0.0 || tp <= 1) return;
   const auto expect_eights = [&](const char* layer, const char* what, int64_t columns) {
     if (lora_of(c, layer).rank == 0 || columns % (8 * tp) == 0) return;
-    found.push_back(
-        fmt::format("--lora-dropout {} needs {} {} to be a multiple of 8 * "
-                    "--tensor-model-parallel-size {}; use fewer ranks, or no adapter of {}",
-                    c.lora_dropout, what, columns, tp, layer));
+    list.require(
+        false, fmt::format("--lora-dropout {} needs {} {} to be a multiple of 8 * "
+                           "--tensor-model-parallel-size {}; use fewer ranks, or no adapter of {}",
+                           c.lora_dropout, what, columns, tp, layer));
   };
   expect_eights("linear_proj", "--num-attention-heads * --kv-channels",
                 c.num_attention_heads * c.kv_channels);
   expect_eights("linear_fc2", "--ffn-hidden-size", c.ffn_hidden_size);
 }
 
-void adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& found) {
-  if (c.lora_rank < 0) {
-    found.push_back(fmt::format("--lora-rank {} must be at least 0", c.lora_rank));
-  }
+void check_adapters(const TransformerConfig& c, int64_t tp, ProblemList& list) {
+  list.require(c.lora_rank >= 0, fmt::format("--lora-rank {} must be at least 0", c.lora_rank));
   if (c.lora_rank <= 0) return;
-  if (c.kind != ModelKind::kGpt) {
-    found.push_back(fmt::format("--lora-rank {} is for a GPT, and this is a {}; remove it",
-                                c.lora_rank, name_of(c.kind)));
-  }
-  if (c.lora_alpha <= 0) {
-    found.push_back(fmt::format("--lora-alpha {} must be greater than 0", c.lora_alpha));
-  }
-  dropout_of_adapters(c, tp, found);
-  if (c.lora_target_modules.empty()) {
-    found.emplace_back("--lora-target-modules names no layer; use linear_qkv or all-linear");
-  }
+  list.require(c.kind == ModelKind::kGpt,
+               fmt::format("--lora-rank {} is for a GPT, and this is a {}; remove it", c.lora_rank,
+                           name_of(c.kind)));
+  list.require(c.lora_alpha > 0,
+               fmt::format("--lora-alpha {} must be greater than 0", c.lora_alpha));
+  check_adapter_dropout(c, tp, list);
+  list.require(!c.lora_target_modules.empty(),
+               "--lora-target-modules names no layer; use linear_qkv or all-linear");
   for (const std::string& name : c.lora_target_modules) {
     if (!lora_layers_of(name).empty()) continue;
-    found.push_back(
-        fmt::format("--lora-target-modules {} is no linear layer of the model; use {}, "
-                    "a name in transformers such as c_attn or q_proj, or all-linear",
-                    name, fmt::join(kLoraLayers, ", ")));
+    list.require(false,
+                 fmt::format("--lora-target-modules {} is no linear layer of the model; use {}, "
+                             "a name in transformers such as c_attn or q_proj, or all-linear",
+                             name, fmt::join(kLoraLayers, ", ")));
   }
 }
 
-// Problems of --fp8-format; products in FP8 need extents that are multiples of 16.
-std::vector<std::string> problems_of_fp8(const TransformerConfig& c, int64_t tp) {
+// Products in FP8 need extents that are multiples of 16.
+void check_fp8(const LayerConfig& c, int64_t tp, ProblemList& list) {
   const Fp8Config& fp8 = c.fp8;
-  std::vector<std::string> found;
-  const auto require = [&](bool holds, std::string problem) {
-    if (!holds) found.push_back(std::move(problem));
-  };
-  require(std::abs(fp8.margin) <= 32,
-          fmt::format("--fp8-margin {} must be between -32 and 32", fp8.margin));
-  require(fp8.interval > 0, fmt::format("--fp8-interval {} must be greater than 0", fp8.interval));
-  require(fp8.amax_history_len > 0,
-          fmt::format("--fp8-amax-history-len {} must be greater than 0", fp8.amax_history_len));
+  list.require(std::abs(fp8.margin) <= 32,
+               fmt::format("--fp8-margin {} must be between -32 and 32", fp8.margin));
+  list.require(fp8.interval > 0,
+               fmt::format("--fp8-interval {} must be greater than 0", fp8.interval));
+  list.require(
+      fp8.amax_history_len > 0,
+      fmt::format("--fp8-amax-history-len {} must be greater than 0", fp8.amax_history_len));
   const int64_t start = fp8.num_layers_at_start_in_bf16;
   const int64_t end = fp8.num_layers_at_end_in_bf16;
-  require(start >= 0 && end >= 0,
-          fmt::format("--num-layers-at-start-in-bf16 {} and --num-layers-at-end-in-bf16 {} must be "
-                      "at least 0",
-                      start, end));
-  require(!fp8.first_last_layers_bf16 || start + end < c.num_layers,
-          fmt::format("--first-last-layers-bf16 leaves none of {} layers in FP8: {} at the start "
-                      "and {} at the end stay in 16 bits; lower --num-layers-at-start-in-bf16 or "
-                      "--num-layers-at-end-in-bf16",
-                      c.num_layers, start, end));
+  list.require(
+      start >= 0 && end >= 0,
+      fmt::format("--num-layers-at-start-in-bf16 {} and --num-layers-at-end-in-bf16 {} must be "
+                  "at least 0",
+                  start, end));
+  list.require(
+      !fp8.first_last_layers_bf16 || start + end < c.num_layers,
+      fmt::format("--first-last-layers-bf16 leaves none of {} layers in FP8: {} at the start "
+                  "and {} at the end stay in 16 bits; lower --num-layers-at-start-in-bf16 or "
+                  "--num-layers-at-end-in-bf16",
+                  c.num_layers, start, end));
   const auto suits = [&](int64_t size, int64_t unit, const char* what) {
-    require(size % unit == 0, fmt::format("--fp8-format needs {} {} to be a multiple of {}; choose "
-                                          "another size or remove --fp8-format",
-                                          what, size, unit));
+    list.require(size % unit == 0,
+                 fmt::format("--fp8-format needs {} {} to be a multiple of {}; choose "
+                             "another size or remove --fp8-format",
+                             what, size, unit));
   };
   suits(c.hidden_size, 16, "--hidden-size");
   suits(c.ffn_hidden_size, 16 * tp, "--ffn-hidden-size");
   suits(c.num_attention_heads * c.kv_channels, 16 * tp, "--num-attention-heads x --kv-channels");
   suits(2 * c.num_query_groups * c.kv_channels, 16 * tp, "2 x --num-query-groups x --kv-channels");
-  return found;
 }
 
-}  // namespace
-
-std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
-  std::vector<std::string> found;
-  const auto require = [&](bool holds, std::string problem) {
-    if (!holds) found.push_back(std::move(problem));
-  };
-  const auto positive = [&](int64_t value, const char* flag, const char* example) {
-    require(value > 0, value == 0
-                           ? fmt::format("{} is required; for example {} {}", flag, flag, example)
-                           : fmt::format("{} {} must be greater than 0", flag, value));
-    return value > 0;
-  };
-
+// Beyond these, products of sizes may overflow and loops may not end.
+void check_limits(const TransformerConfig& c, ProblemList& list) {
   constexpr int64_t kMaxLayers = 100'000;
   constexpr int64_t kMaxWidth = int64_t{1} << 24;
   const auto at_most = [&](int64_t value, const char* flag, int64_t most) {
-    require(value <= most, fmt::format("{} {} must be at most {}", flag, value, most));
+    list.require(value <= most, fmt::format("{} {} must be at most {}", flag, value, most));
   };
   at_most(c.num_layers, "--num-layers", kMaxLayers);
   at_most(c.decoder_num_layers, "--decoder-num-layers", kMaxLayers);
   at_most(c.num_attention_heads, "--num-attention-heads", kMaxWidth);
   at_most(c.num_query_groups, "--num-query-groups", kMaxWidth);
-  if (!found.empty()) return found;  // products of sizes may overflow, loops may not end
-  positive(c.num_layers, "--num-layers", "12");
-  const bool has_hidden = positive(c.hidden_size, "--hidden-size", "768");
-  const bool has_heads = positive(c.num_attention_heads, "--num-attention-heads", "12");
-  const bool has_length = positive(c.seq_length, "--seq-length", "1024");
-  const bool has_positions =
-      positive(c.max_position_embeddings, "--max-position-embeddings", "1024");
-  require(c.decoder_num_layers >= 0,
-          fmt::format("--decoder-num-layers {} must be greater than 0", c.decoder_num_layers));
+}
+
+void check_sizes(const TransformerConfig& c, ProblemList& list) {
+  list.positive(c.num_layers, "--num-layers", "12");
+  const bool has_hidden = list.positive(c.hidden_size, "--hidden-size", "768");
+  const bool has_heads = list.positive(c.num_attention_heads, "--num-attention-heads", "12");
+  list.positive(c.seq_length, "--seq-length", "1024");
+  list.positive(c.max_position_embeddings, "--max-position-embeddings", "1024");
+  list.require(c.decoder_num_layers >= 0,
+               fmt::format("--decoder-num-layers {} must be greater than 0", c.decoder_num_layers));
   if (has_hidden && has_heads) {
-    require(c.kv_channels >= 0,
-            fmt::format("--kv-channels {} must be greater than 0", c.kv_channels));
-    require(c.kv_channels != 0,
-            fmt::format("--hidden-size {} must be a multiple of --num-attention-heads {}; use one "
-                        "of {} heads, or give --kv-channels",
-                        c.hidden_size, c.num_attention_heads,
-                        divisors(c.hidden_size, std::min<int64_t>(c.hidden_size, 64))));
-    require(
+    list.require(c.kv_channels >= 0,
+                 fmt::format("--kv-channels {} must be greater than 0", c.kv_channels));
+    list.require(
+        c.kv_channels != 0,
+        fmt::format("--hidden-size {} must be a multiple of --num-attention-heads {}; use one "
+                    "of {} heads, or give --kv-channels",
+                    c.hidden_size, c.num_attention_heads,
+                    divisors(c.hidden_size, std::min<int64_t>(c.hidden_size, 64))));
+    list.require(
         c.ffn_hidden_size > 0,
         c.ffn_hidden_size < 0
             ? fmt::format("--ffn-hidden-size {} must be greater than 0", c.ffn_hidden_size)
@@ -274,45 +273,53 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                           "multiple of 64; give --ffn-hidden-size",
                           c.hidden_size));
   }
-  if (has_heads) {
-    const int64_t heads = c.num_attention_heads;
-    require(heads % tp == 0, fmt::format("--num-attention-heads {} must be a multiple of "
-                                         "--tensor-model-parallel-size {}; use one of {}",
-                                         heads, tp, divisors(heads, heads)));
-    if (c.num_query_groups < 1) {
-      found.push_back(
-          fmt::format("--num-query-groups {} must be greater than 0", c.num_query_groups));
-    } else if (c.group_query_attention) {
-      require(heads % c.num_query_groups == 0,
-              fmt::format("--num-attention-heads {} must be a multiple of --num-query-groups {}; "
-                          "use one of {} groups",
-                          heads, c.num_query_groups, divisors(heads, heads)));
-      require(
-          c.num_query_groups % tp == 0 || tp % c.num_query_groups == 0,
-          fmt::format("--num-query-groups {} must be a multiple or a divisor of "
-                      "--tensor-model-parallel-size {}; use one of {}",
-                      c.num_query_groups, tp, divisors(c.num_query_groups, c.num_query_groups)));
-      require(
-          c.num_query_groups % tp == 0 || tp % c.num_query_groups != 0 ||
-              (heads + 2 * c.num_query_groups) * c.kv_channels % tp == 0,
-          fmt::format("--num-query-groups {} with --kv-channels {} gives a projection of {} rows, "
-                      "which do not divide among --tensor-model-parallel-size {} ranks; choose "
-                      "another --kv-channels",
-                      c.num_query_groups, c.kv_channels,
-                      (heads + 2 * c.num_query_groups) * c.kv_channels, tp));
-    }
+}
+
+void check_heads(const AttentionConfig& c, int64_t tp, ProblemList& list) {
+  const int64_t heads = c.num_attention_heads;
+  if (heads <= 0) return;
+  list.require(heads % tp == 0, fmt::format("--num-attention-heads {} must be a multiple of "
+                                            "--tensor-model-parallel-size {}; use one of {}",
+                                            heads, tp, divisors(heads, heads)));
+  if (c.num_query_groups < 1) {
+    list.require(false,
+                 fmt::format("--num-query-groups {} must be greater than 0", c.num_query_groups));
+  } else if (c.group_query_attention) {
+    list.require(
+        heads % c.num_query_groups == 0,
+        fmt::format("--num-attention-heads {} must be a multiple of --num-query-groups {}; "
+                    "use one of {} groups",
+                    heads, c.num_query_groups, divisors(heads, heads)));
+    list.require(
+        c.num_query_groups % tp == 0 || tp % c.num_query_groups == 0,
+        fmt::format("--num-query-groups {} must be a multiple or a divisor of "
+                    "--tensor-model-parallel-size {}; use one of {}",
+                    c.num_query_groups, tp, divisors(c.num_query_groups, c.num_query_groups)));
+    list.require(
+        c.num_query_groups % tp == 0 || tp % c.num_query_groups != 0 ||
+            (heads + 2 * c.num_query_groups) * c.kv_channels % tp == 0,
+        fmt::format("--num-query-groups {} with --kv-channels {} gives a projection of {} rows, "
+                    "which do not divide among --tensor-model-parallel-size {} ranks; choose "
+                    "another --kv-channels",
+                    c.num_query_groups, c.kv_channels,
+                    (heads + 2 * c.num_query_groups) * c.kv_channels, tp));
   }
-  if (has_hidden && c.ffn_hidden_size > 0) {
-    require(c.ffn_hidden_size % tp == 0,
-            fmt::format("--ffn-hidden-size {} must be a multiple of --tensor-model-parallel-size "
-                        "{}; use {}",
-                        c.ffn_hidden_size, tp, (c.ffn_hidden_size + tp - 1) / tp * tp));
+}
+
+void check_lengths(const TransformerConfig& c, int64_t tp, ProblemList& list) {
+  if (c.hidden_size > 0 && c.ffn_hidden_size > 0) {
+    list.require(
+        c.ffn_hidden_size % tp == 0,
+        fmt::format("--ffn-hidden-size {} must be a multiple of --tensor-model-parallel-size "
+                    "{}; use {}",
+                    c.ffn_hidden_size, tp, (c.ffn_hidden_size + tp - 1) / tp * tp));
   }
-  if (has_length && has_positions) {
+  if (c.seq_length > 0 && c.max_position_embeddings > 0) {
     const auto fits = [&](int64_t length, const char* flag) {
-      require(length <= c.max_position_embeddings,
-              fmt::format("{} {} must not exceed --max-position-embeddings {}; raise the latter",
-                          flag, length, c.max_position_embeddings));
+      list.require(
+          length <= c.max_position_embeddings,
+          fmt::format("{} {} must not exceed --max-position-embeddings {}; raise the latter", flag,
+                      length, c.max_position_embeddings));
     };
     // Compat: BigScience Megatron-DeepSpeed has no table with alibi, so it sets no limit.
     if (c.position_embedding_type != PositionEmbedding::kAlibi &&
@@ -321,90 +328,120 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
       fits(c.decoder_seq_length, "--decoder-seq-length");
     }
   }
-  adapters(c, tp, found);
-  require(c.rotary_percent > 0.0 && c.rotary_percent <= 1.0,
-          fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
-  require(c.rotary_base > 0.0,
-          fmt::format("--rotary-base {} must be greater than 0", c.rotary_base));
-  require(c.rotary_seq_len_interpolation_factor > 0,
-          fmt::format("--rotary-seq-len-interpolation-factor {} must be greater than 0",
-                      c.rotary_seq_len_interpolation_factor));
-  require(c.rope_scaling_factor > 0.0,
-          fmt::format("--rope-scaling-factor {} must be greater than 0", c.rope_scaling_factor));
+}
+
+void check_rotary(const LayerConfig& c, ProblemList& list) {
+  list.require(c.rotary_percent > 0.0 && c.rotary_percent <= 1.0,
+               fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
+  list.require(c.rotary_base > 0.0,
+               fmt::format("--rotary-base {} must be greater than 0", c.rotary_base));
+  list.require(c.rotary_seq_len_interpolation_factor > 0,
+               fmt::format("--rotary-seq-len-interpolation-factor {} must be greater than 0",
+                           c.rotary_seq_len_interpolation_factor));
+  list.require(
+      c.rope_scaling_factor > 0.0,
+      fmt::format("--rope-scaling-factor {} must be greater than 0", c.rope_scaling_factor));
   if (c.position_embedding_type == PositionEmbedding::kRope && c.kv_channels > 0) {
     // Compat: an odd number is legal; Megatron-LM and transformers then turn one channel more.
-    require(c.rotary_dim() > 0 && (c.rotary_dim() + 1) / 2 * 2 <= c.kv_channels,
-            fmt::format("rotary position embeddings turn pairs of channels, which {} of the {} "
-                        "channels of a head cannot be; choose another --rotary-percent or "
-                        "--kv-channels",
-                        c.rotary_dim(), c.kv_channels));
+    list.require(
+        c.rotary_dim() > 0 && (c.rotary_dim() + 1) / 2 * 2 <= c.kv_channels,
+        fmt::format("rotary position embeddings turn pairs of channels, which {} of the {} "
+                    "channels of a head cannot be; choose another --rotary-percent or "
+                    "--kv-channels",
+                    c.rotary_dim(), c.kv_channels));
   }
-  require(c.true_vocab_size >= 0 &&
-              (c.padded_vocab_size == 0 || c.true_vocab_size <= c.padded_vocab_size),
-          fmt::format("true_vocab_size {} must be at most padded_vocab_size {}", c.true_vocab_size,
-                      c.padded_vocab_size));
-  if (positive(c.make_vocab_size_divisible_by, "--make-vocab-size-divisible-by", "128")) {
-    require(c.pad_vocab_size_to >= 0 && c.pad_vocab_size_to % c.make_vocab_size_divisible_by == 0,
-            fmt::format("--pad-vocab-size-to {} must be a multiple of "
-                        "--make-vocab-size-divisible-by {}",
-                        c.pad_vocab_size_to, c.make_vocab_size_divisible_by));
-    require(c.pad_vocab_size_to % tp == 0,
-            fmt::format("--pad-vocab-size-to {} must be a multiple of "
-                        "--tensor-model-parallel-size {}",
-                        c.pad_vocab_size_to, tp));
-  }
-  require(c.norm_epsilon > 0.0,
-          fmt::format("--norm-epsilon {} must be greater than 0", c.norm_epsilon));
-  require(!(c.apply_layernorm_1p && c.normalization == Normalization::kRmsNorm),
-          "--apply-layernorm-1p needs --normalization LayerNorm, not RMSNorm; remove one of them");
-  require(c.softmax_scale >= 0.0,
-          fmt::format("--softmax-scale {} must be greater than 0", c.softmax_scale));
-  require(is_probability(c.attention_dropout),
-          fmt::format("--attention-dropout {} must be in [0, 1)", c.attention_dropout));
-  require(is_probability(c.hidden_dropout),
-          fmt::format("--hidden-dropout {} must be in [0, 1)", c.hidden_dropout));
-  require(is_probability(c.label_smoothing),
-          fmt::format("label smoothing {} must be in [0, 1)", c.label_smoothing));
-  require(c.init_method_std >= 0.0,
-          fmt::format("--init-method-std {} must be at least 0", c.init_method_std));
-  require(!c.fp32_residual_connection || c.params_dtype != DType::kFloat32,
-          "--fp32-residual-connection needs --fp16 or --bf16; with fp32 parameters the residual is "
-          "fp32 anyway, so remove it");
-  require(!c.fp16_lm_cross_entropy || c.params_dtype == DType::kFloat16,
-          "--fp16-lm-cross-entropy needs --fp16; add it or remove --fp16-lm-cross-entropy");
+}
 
+void check_vocabulary(const VocabularyConfig& c, int64_t tp, ProblemList& list) {
+  list.require(c.true_vocab_size >= 0 &&
+                   (c.padded_vocab_size == 0 || c.true_vocab_size <= c.padded_vocab_size),
+               fmt::format("true_vocab_size {} must be at most padded_vocab_size {}",
+                           c.true_vocab_size, c.padded_vocab_size));
+  if (list.positive(c.make_vocab_size_divisible_by, "--make-vocab-size-divisible-by", "128")) {
+    list.require(
+        c.pad_vocab_size_to >= 0 && c.pad_vocab_size_to % c.make_vocab_size_divisible_by == 0,
+        fmt::format("--pad-vocab-size-to {} must be a multiple of "
+                    "--make-vocab-size-divisible-by {}",
+                    c.pad_vocab_size_to, c.make_vocab_size_divisible_by));
+    list.require(c.pad_vocab_size_to % tp == 0,
+                 fmt::format("--pad-vocab-size-to {} must be a multiple of "
+                             "--tensor-model-parallel-size {}",
+                             c.pad_vocab_size_to, tp));
+  }
+}
+
+void check_numbers(const TransformerConfig& c, ProblemList& list) {
+  list.require(c.norm_epsilon > 0.0,
+               fmt::format("--norm-epsilon {} must be greater than 0", c.norm_epsilon));
+  list.require(
+      !(c.apply_layernorm_1p && c.normalization == Normalization::kRmsNorm),
+      "--apply-layernorm-1p needs --normalization LayerNorm, not RMSNorm; remove one of them");
+  list.require(c.softmax_scale >= 0.0,
+               fmt::format("--softmax-scale {} must be greater than 0", c.softmax_scale));
+  list.require(is_probability(c.attention_dropout),
+               fmt::format("--attention-dropout {} must be in [0, 1)", c.attention_dropout));
+  list.require(is_probability(c.hidden_dropout),
+               fmt::format("--hidden-dropout {} must be in [0, 1)", c.hidden_dropout));
+  list.require(is_probability(c.label_smoothing),
+               fmt::format("label smoothing {} must be in [0, 1)", c.label_smoothing));
+  list.require(c.init_method_std >= 0.0,
+               fmt::format("--init-method-std {} must be at least 0", c.init_method_std));
+  list.require(
+      !c.fp32_residual_connection || c.params_dtype != DType::kFloat32,
+      "--fp32-residual-connection needs --fp16 or --bf16; with fp32 parameters the residual is "
+      "fp32 anyway, so remove it");
+  list.require(!c.fp16_lm_cross_entropy || c.params_dtype == DType::kFloat16,
+               "--fp16-lm-cross-entropy needs --fp16; add it or remove --fp16-lm-cross-entropy");
+}
+
+void check_recomputation(const RecomputeConfig& c, int64_t tp, ProblemList& list) {
   switch (c.recompute_granularity) {
     case RecomputeGranularity::kNone:
-      require(c.recompute_method == RecomputeMethod::kNone,
-              "--recompute-method needs --recompute-granularity full; add it or remove the method");
+      list.require(
+          c.recompute_method == RecomputeMethod::kNone,
+          "--recompute-method needs --recompute-granularity full; add it or remove the method");
       break;
     case RecomputeGranularity::kSelective:
-      require(
+      list.require(
           c.recompute_method == RecomputeMethod::kNone,
           "--recompute-method has no meaning with --recompute-granularity selective; remove it");
-      require(c.recompute_num_layers == 0,
-              "--recompute-num-layers has no meaning with --recompute-granularity selective; "
-              "remove it");
+      list.require(c.recompute_num_layers == 0,
+                   "--recompute-num-layers has no meaning with --recompute-granularity selective; "
+                   "remove it");
       break;
     case RecomputeGranularity::kFull:
-      require(c.recompute_method != RecomputeMethod::kNone,
-              "--recompute-granularity full needs --recompute-method uniform or block");
-      require(c.recompute_num_layers > 0,
-              "--recompute-granularity full needs --recompute-num-layers of at least 1");
+      list.require(c.recompute_method != RecomputeMethod::kNone,
+                   "--recompute-granularity full needs --recompute-method uniform or block");
+      list.require(c.recompute_num_layers > 0,
+                   "--recompute-granularity full needs --recompute-num-layers of at least 1");
       break;
   }
   if (c.distribute_saved_activations) {
-    require(tp > 1,
-            "--distribute-saved-activations needs --tensor-model-parallel-size above 1; "
-            "remove the flag");
-    require(c.recompute_granularity == RecomputeGranularity::kFull,
-            "--distribute-saved-activations needs --recompute-granularity full");
+    list.require(tp > 1,
+                 "--distribute-saved-activations needs --tensor-model-parallel-size above 1; "
+                 "remove the flag");
+    list.require(c.recompute_granularity == RecomputeGranularity::kFull,
+                 "--distribute-saved-activations needs --recompute-granularity full");
   }
-  if (c.fp8.is_on()) {
-    for (std::string& problem : problems_of_fp8(c, tp)) found.push_back(std::move(problem));
-  }
-  for (std::string& problem : retro_problems(c)) found.push_back(std::move(problem));
-  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
+  ProblemList list;
+  check_limits(c, list);
+  if (!list.found.empty()) return list.found;
+  check_sizes(c, list);
+  check_heads(c, tp, list);
+  check_lengths(c, tp, list);
+  check_adapters(c, tp, list);
+  check_rotary(c, list);
+  check_vocabulary(c, tp, list);
+  check_numbers(c, list);
+  check_recomputation(c, tp, list);
+  if (c.fp8.is_on()) check_fp8(c, tp, list);
+  for (std::string& problem : retro_problems(c)) list.require(false, std::move(problem));
+  return list.found;
 }
 
 }  // namespace megatron

@@ -8,14 +8,14 @@
 
 namespace megatron {
 
-RankHeads::RankHeads(const TransformerConfig& config, const TensorParallel& tp)
+RankHeads::RankHeads(const AttentionConfig& config, const TensorParallel& tp)
     : num_heads(config.num_attention_heads / tp.size()),
       num_groups(config.query_groups_of_rank(tp.size())),
       first_head(num_heads * tp.rank()),
       head_size(config.kv_channels) {}
 
-CoreAttention::CoreAttention(const TransformerConfig& config, const RankHeads& heads,
-                             bool is_causal, const std::string& site, Stream stream)
+CoreAttention::CoreAttention(const LayerConfig& config, const RankHeads& heads, bool is_causal,
+                             const std::string& site, Stream stream)
     : heads_(heads),
       is_causal_(is_causal),
       softmax_scale_(config.softmax_scale > 0

@@ -4,8 +4,8 @@
 
 #include "megatron/ops/attention.h"
 #include "megatron/parallel/parallel_context.h"
-#include "megatron/transformer/config.h"
 #include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/layer_config.h"
 
 namespace megatron {
 
@@ -17,7 +17,7 @@ struct RankHeads {
   int64_t head_size = 0;
 
   // n / tp heads and g / tp groups, but at least one.
-  RankHeads(const TransformerConfig& config, const TensorParallel& tp);
+  RankHeads(const AttentionConfig& config, const TensorParallel& tp);
 };
 
 // dropout(softmax(q k^T / sqrt(d))) v: what self-attention and cross-attention have in common
@@ -26,7 +26,7 @@ struct RankHeads {
 class CoreAttention {
  public:
   // `site` names the place of its dropout: "decoder.layers.0.self_attention.core_attention".
-  CoreAttention(const TransformerConfig& config, const RankHeads& heads, bool is_causal,
+  CoreAttention(const LayerConfig& config, const RankHeads& heads, bool is_causal,
                 const std::string& site, Stream stream);
 
   // Tokens attend to their own sequence, as the context's masks and relative bias allow.

@@ -6,12 +6,12 @@
 
 namespace megatron {
 
-CrossAttention::CrossAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
+CrossAttention::CrossAttention(const LayerConfig& config, const LayerPlace& place,
                                const TensorParallel& tp, Stream stream)
-    : layer_(layer),
+    : layer_(place.layer),
       num_heads_(RankHeads(config, tp).num_heads),
       core_attention_(config, RankHeads(config, tp), false,
-                      stack.layer_name(layer) + ".cross_attention.core_attention", stream),
+                      place.name + ".cross_attention.core_attention", stream),
       linear_q_(config.hidden_size, config.num_attention_heads * config.kv_channels, tp,
                 {.has_bias = config.add_bias_linear, .init = input_init(config), .fp8 = config.fp8},
                 placement_of(config, tp, stream)),

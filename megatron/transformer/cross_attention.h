@@ -1,11 +1,9 @@
 #pragma once
 
 #include "megatron/parallel/tensor/linear.h"
-#include "megatron/transformer/biased_output.h"
-#include "megatron/transformer/config.h"
 #include "megatron/transformer/core_attention.h"
-#include "megatron/transformer/forward_context.h"
 #include "megatron/transformer/kv_cache.h"
+#include "megatron/transformer/layer_part.h"
 #include "megatron/transformer/stack.h"
 
 namespace megatron {
@@ -19,13 +17,13 @@ namespace megatron {
 //   linear_kv    [2 n d / tp, h]  rows by head: its key, its value
 //   linear_proj  [h, n d / tp]
 //   y            as x
-class CrossAttention final : public Module {
+class CrossAttention final : public Attention {
  public:
-  // `layer` counts from 0 over the stack. Throws ConfigError when heads share keys and values.
-  CrossAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
-                 const TensorParallel& tp, Stream stream);
+  // Throws ConfigError when heads share keys and values.
+  CrossAttention(const LayerConfig& config, const LayerPlace& place, const TensorParallel& tp,
+                 Stream stream);
 
-  BiasedOutput forward(const Variable& x, const ForwardContext& context) const;
+  BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
   // The same with the bias, dropped out by `key`.
   Variable forward(const Variable& x, const ForwardContext& context, const DropoutKey& key) const;
   // For generation: puts keys and values of the encoder's output into this layer's pages.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <vector>
 
 #include "megatron/autograd/variable.h"
 #include "megatron/device/random.h"
@@ -9,16 +9,6 @@
 namespace megatron {
 
 struct CachedBatch;
-
-// Retro's inputs of the layers of one forward pass. Sequences are cut into l chunks, which have k
-// neighbours each.
-struct Neighbors {
-  int64_t chunk_length = 0;  // m
-  // [r, b l k, h] the embedded neighbours; column (sample l + chunk) k + neighbour
-  Variable embedded;
-  // [r k, b l, h] the encoder's output: the first layer that attends to neighbours sets it
-  Variable encoded = {};
-};
 
 // Positions of the tokens of the stack, and the tokens that each of them sees. s is this rank's
 // part of the sequence under context parallelism.
@@ -43,6 +33,11 @@ struct DecodeContext {
   Tensor distance_bias;           // [n/tp, L] fp32: relative_bias by the key's distance back
 };
 
+// Inputs of parts that only one model has: these parts know the type that it derives.
+struct ModelContext {
+  virtual ~ModelContext() = default;
+};
+
 // The inputs that all layers of a stack share in one forward pass of one microbatch. Recomputed
 // regions keep copies.
 struct ForwardContext {
@@ -51,7 +46,10 @@ struct ForwardContext {
   SequenceContext sequence;
   EncoderContext encoder;
   DecodeContext decode;
-  Neighbors* neighbors = nullptr;  // of Retro; null: no layer attends to any
+  ModelContext* model = nullptr;  // null: none; not copied by recomputed regions
+  // Losses that layers add to the model's loss, each fp32 [] and a mean over the counted tokens.
+  // Null: they are not wanted, and layers compute none.
+  std::vector<Variable>* auxiliary_losses = nullptr;
 };
 
 }  // namespace megatron

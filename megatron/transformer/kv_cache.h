@@ -56,10 +56,6 @@ struct CachedBatch {
   PagedBatch rows = {};
   KvCache* encoder_cache = nullptr;
   PagedBatch encoder_rows = {};  // a row of one token for each token
-  // Of one text of a Retro, in the pass that reads its neighbours: how many of its tokens these
-  // were retrieved for, and where the keys of what their encoder made go, [r k] int32.
-  int64_t first_chunk = 0;
-  Tensor encoder_slots = {};
 };
 
 }  // namespace megatron

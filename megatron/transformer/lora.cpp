@@ -39,7 +39,7 @@ std::vector<std::string> lora_layers_of(std::string_view name) {
   return layers;
 }
 
-LoraOptions lora_of(const TransformerConfig& config, std::string_view layer) {
+LoraOptions lora_of(const AdapterConfig& config, std::string_view layer) {
   if (config.lora_rank == 0) return {};
   for (const std::string& name : config.lora_target_modules) {
     if (std::ranges::count(lora_layers_of(name), layer) == 0) continue;
@@ -49,7 +49,7 @@ LoraOptions lora_of(const TransformerConfig& config, std::string_view layer) {
   return {};
 }
 
-LoraDropout::LoraDropout(const TransformerConfig& config, const std::string& layer)
+LoraDropout::LoraDropout(const AdapterConfig& config, const std::string& layer)
     : probability_(static_cast<float>(config.lora_dropout)),
       site_(hash_of(layer + ".adapter.dropout")) {}
 

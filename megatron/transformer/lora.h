@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "megatron/parallel/tensor/lora.h"
-#include "megatron/transformer/config.h"
 #include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/layer_config.h"
 
 namespace megatron {
 
@@ -20,13 +20,13 @@ inline constexpr const char* kLoraLayers[] = {"linear_qkv", "linear_proj", "line
 std::vector<std::string> lora_layers_of(std::string_view name);
 
 // The adapter of a layer; rank 0 if it has none.
-LoraOptions lora_of(const TransformerConfig& config, std::string_view layer);
+LoraOptions lora_of(const AdapterConfig& config, std::string_view layer);
 
 // The dropout of the input of a linear layer's adapter (--lora-dropout).
 class LoraDropout {
  public:
   // `layer` is the name of the linear layer in the model.
-  LoraDropout(const TransformerConfig& config, const std::string& layer);
+  LoraDropout(const AdapterConfig& config, const std::string& layer);
 
   // The key for x [s, b, in] of a column-parallel layer, [s/tp, b, in] with sequence parallelism.
   DropoutKey of_columns(const Variable& x, const TensorParallel& tp,

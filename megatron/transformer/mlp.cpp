@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-Mlp::Mlp(const TransformerConfig& config, const std::string& name, const TensorParallel& tp,
+Mlp::Mlp(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
          Stream stream)
     : tp_(tp),
       activation_(config.activation),

@@ -3,9 +3,8 @@
 #include <string>
 
 #include "megatron/parallel/tensor/linear.h"
-#include "megatron/transformer/biased_output.h"
-#include "megatron/transformer/config.h"
-#include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/layer_config.h"
+#include "megatron/transformer/layer_part.h"
 #include "megatron/transformer/lora.h"
 
 namespace megatron {
@@ -16,13 +15,12 @@ namespace megatron {
 //   x [s, b, h]   linear_fc1 [f/tp or 2f/tp, h]   linear_fc2 [h, f/tp]   y [s, b, h]
 //
 // x and y [s/tp, b, h] with sequence parallelism.
-class Mlp final : public Module {
+class Mlp final : public FeedForward {
  public:
   // `name` is that of this part in the model: "decoder.layers.3.mlp".
-  Mlp(const TransformerConfig& config, const std::string& name, const TensorParallel& tp,
-      Stream stream);
+  Mlp(const LayerConfig& config, const std::string& name, const TensorParallel& tp, Stream stream);
 
-  BiasedOutput forward(const Variable& x, const ForwardContext& context) const;
+  BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
   TensorParallel tp_;

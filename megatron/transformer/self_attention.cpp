@@ -5,21 +5,20 @@
 #include "megatron/parallel/tensor/query_group.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
-#include "megatron/transformer/norm_flags.h"
 
 namespace megatron {
 
-SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
+SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
                              const TensorParallel& tp, Stream stream)
-    : layer_(layer),
+    : layer_(place.layer),
       tp_(tp),
       num_heads_(config.num_attention_heads),
       num_groups_(config.num_query_groups),
       heads_(config, tp),
       rotary_pairs_(config.rotary_interleaved ? kernels::RotaryPairs::kInterleaved
                                               : kernels::RotaryPairs::kHalves),
-      core_attention_(config, heads_, stack.is_causal,
-                      stack.layer_name(layer) + ".self_attention.core_attention", stream),
+      core_attention_(config, heads_, place.is_causal,
+                      place.name + ".self_attention.core_attention", stream),
       linear_qkv_(
           config.hidden_size,
           (config.num_attention_heads + 2 * config.num_query_groups) * config.kv_channels, tp,
@@ -37,8 +36,8 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
                     .lora = lora_of(config, "linear_proj")},
                    placement_of(config, tp, stream)),
       is_summed_by_norm_(!config.parallel_residual),
-      qkv_adapter_dropout_(config, stack.layer_name(layer) + ".self_attention.linear_qkv"),
-      proj_adapter_dropout_(config, stack.layer_name(layer) + ".self_attention.linear_proj") {
+      qkv_adapter_dropout_(config, place.name + ".self_attention.linear_qkv"),
+      proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj") {
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
   if (!config.qk_layernorm) return;

@@ -5,10 +5,8 @@
 #include "megatron/kernels/rotary.h"
 #include "megatron/nn/layers.h"
 #include "megatron/parallel/tensor/linear.h"
-#include "megatron/transformer/biased_output.h"
-#include "megatron/transformer/config.h"
 #include "megatron/transformer/core_attention.h"
-#include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/layer_part.h"
 #include "megatron/transformer/lora.h"
 #include "megatron/transformer/stack.h"
 
@@ -25,13 +23,12 @@ namespace megatron {
 //
 // A tensor-parallel rank has the heads of g/tp groups, or some of the heads of one group
 // (gather_query_group).
-class SelfAttention final : public Module {
+class SelfAttention final : public Attention {
  public:
-  // `layer` counts from 0 over the stack.
-  SelfAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
-                const TensorParallel& tp, Stream stream);
+  SelfAttention(const LayerConfig& config, const LayerPlace& place, const TensorParallel& tp,
+                Stream stream);
 
-  BiasedOutput forward(const Variable& x, const ForwardContext& context) const;
+  BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
   // The fused projection of this rank's heads, not rotated.

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "megatron/autograd/host_store.h"
-#include "megatron/transformer/stack.h"
-#include "megatron/transformer/transformer_layer.h"
+#include "megatron/transformer/config.h"
+#include "megatron/transformer/layer_recipe.h"
 
 namespace megatron {
 
@@ -14,13 +14,11 @@ namespace megatron {
 class TransformerBlock final : public Module {
  public:
   TransformerBlock(const TransformerConfig& config, const Stack& stack, const StackSlice& slice,
-                   const TensorParallel& tp, Stream stream);
+                   const TensorParallel& tp, Stream stream, const LayerMaker& make = make_layer);
 
   // x [s, b, h] -> [s, b, h] ([s/tp, b, h] with sequence parallelism), in params_dtype after the
   // final norm. Recomputes as the config says, in grad mode.
   Variable forward(const Variable& x, const ForwardContext& context) const;
-  // CrossAttention::keep() of all layers.
-  void keep_encoder_output(const Variable& output, KvCache& cache, const Tensor& slots) const;
 
   // Where the inputs of recomputed layers wait, with checkpoint_in_cpu; else null.
   const HostStore* host_store() const { return host_store_ ? &*host_store_ : nullptr; }
@@ -34,13 +32,10 @@ class TransformerBlock final : public Module {
   StoredForm stored_form(const Shape& shape) const;
 
   TensorParallel tp_;
-  bool distribute_saved_activations_;
-  RecomputeGranularity recompute_granularity_;
-  RecomputeMethod recompute_method_;
-  int64_t recompute_num_layers_;
+  RecomputeConfig recompute_;
   std::optional<HostStore> host_store_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
-  std::optional<Norm> final_layernorm_;
+  std::unique_ptr<Norm> final_layernorm_;
 };
 
 }  // namespace megatron

@@ -45,7 +45,7 @@ bool is_same_row(const Tensor& a, const Tensor& b, int64_t token) {
 TEST(SelfAttentionTest, OnlyAnEncoderSeesLaterTokens) {
   const Tensor x = random_hidden(kLength, 32, 1);
   for (const Stack& stack : {kDecoder, kEncoder}) {
-    const SelfAttention attention(tiny_config(), stack, 0, {}, Stream{});
+    const SelfAttention attention(tiny_config(), stack.place(0), {}, Stream{});
     initialize(attention, 2);
     const Tensor before = attended(attention, x, {});
     const Tensor after = attended(attention, changed(x, 5), {});
@@ -56,7 +56,7 @@ TEST(SelfAttentionTest, OnlyAnEncoderSeesLaterTokens) {
 }
 
 TEST(SelfAttentionTest, NobodySeesPadding) {
-  const SelfAttention attention(tiny_config(), kEncoder, 0, {}, Stream{});
+  const SelfAttention attention(tiny_config(), kEncoder.place(0), {}, Stream{});
   initialize(attention, 2);
   ForwardContext context;
   context.sequence.key_padding_mask = padding_mask({7, kLength}, kLength);
@@ -74,7 +74,7 @@ TEST(SelfAttentionTest, NormedQueriesHaveNoScale) {
     TransformerConfig c = tiny_config();
     c.qk_layernorm = qk_layernorm;
     c.norm_epsilon = 1e-12;
-    const SelfAttention attention(c, kDecoder, 0, {}, Stream{});
+    const SelfAttention attention(c, kDecoder.place(0), {}, Stream{});
     initialize(attention, 2);
     const Tensor x = random_hidden(kLength, 32, 1);
     const Tensor before = attended(attention, x, {});
@@ -100,7 +100,7 @@ TEST(SelfAttentionTest, NormedQueriesHaveNoScale) {
 // Tokens that come one or two at a time attend to their pages as they would to each other.
 // Tokens that come one or two at a time, with the others in a cache, attend as all at once.
 void expect_cached_as_whole(const TransformerConfig& c) {
-  const SelfAttention attention(c, kDecoder, 0, {}, Stream{});
+  const SelfAttention attention(c, kDecoder.place(0), {}, Stream{});
   initialize(attention, 2);
   const Tensor x = random_hidden(kLength, 32, 1);
   const Tensor want = attended(attention, x, {});
@@ -155,7 +155,7 @@ TEST(HeadsTest, GradientsComeBackToTheirPlaces) {
 }
 
 TEST(CrossAttentionTest, SeesWhatTheEncoderShows) {
-  const CrossAttention attention(tiny_config(), kCrossDecoder, 0, {}, Stream{});
+  const CrossAttention attention(tiny_config(), kCrossDecoder.place(0), {}, Stream{});
   initialize(attention, 2);
   RandomState random(1);
   ForwardContext context;
@@ -180,7 +180,7 @@ TEST(CrossAttentionTest, SeesWhatTheEncoderShows) {
 // Texts in pages: each token attends to its own, as it would without pages and padding.
 TEST(CrossAttentionTest, ReadsTheTextOfEachTokenFromPages) {
   const TransformerConfig c = tiny_config();
-  const CrossAttention attention(c, kCrossDecoder, 0, {}, Stream{});
+  const CrossAttention attention(c, kCrossDecoder.place(0), {}, Stream{});
   initialize(attention, 2);
   const NoGrad no_grad;
   RandomState random(1);

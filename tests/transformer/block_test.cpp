@@ -195,8 +195,8 @@ TEST_P(RecomputedBlockTest, InputsOnTheHostChangeNoBit) {
 // The sites of the dropouts of stacks differ by name, and those of GPT are fixed: a resumed run
 // must drop the same elements.
 TEST(StackTest, LayersAreNamedAfterTheirStack) {
-  EXPECT_EQ(kDecoder.layer_name(3), "decoder.layers.3");
-  EXPECT_EQ(kEncoder.layer_name(0), "encoder.layers.0");
+  EXPECT_EQ(kDecoder.place(3).name, "decoder.layers.3");
+  EXPECT_EQ(kEncoder.place(0).name, "encoder.layers.0");
 }
 
 TEST(StackTest, EncoderAndDecoderDropOtherElements) {

@@ -1,4 +1,4 @@
-#include "megatron/transformer/transformer_layer.h"
+#include "megatron/transformer/layer_recipe.h"
 
 #include "megatron/core/error.h"
 #include "tests/ops/op_case.h"
@@ -15,6 +15,11 @@ TransformerConfig small_layer() {
   c.kv_channels = 4;
   c.ffn_hidden_size = 12;
   return c;
+}
+
+std::unique_ptr<TransformerLayer> layer_of(const TransformerConfig& config, const Stack& stack,
+                                           int64_t layer) {
+  return make_layer(layer_recipe(config, stack, layer), {}, Stream{});
 }
 
 // Central differences through a whole layer. Inputs: x, then what the context gets.
@@ -38,9 +43,9 @@ OpCase layer_case(const TransformerLayer& layer, std::vector<Tensor> inputs,
 
 void check_layer(const TransformerConfig& config, const Stack& stack, std::vector<Tensor> inputs,
                  void (*fill)(ForwardContext& context, const std::vector<Variable>& in)) {
-  const TransformerLayer layer(config, stack, 1, {}, Stream{});
-  initialize(layer, 3);
-  check(layer_case(layer, std::move(inputs), fill));
+  const auto layer = layer_of(config, stack, 1);
+  initialize(*layer, 3);
+  check(layer_case(*layer, std::move(inputs), fill));
 }
 
 TEST(TransformerLayerTest, DecoderHasTheRightGradients) {
@@ -91,7 +96,7 @@ TEST(TransformerLayerTest, PartsHaveMegatronCoresNames) {
   c.add_bias_linear = false;
   c.normalization = Normalization::kRmsNorm;
   c.qk_layernorm = true;
-  EXPECT_EQ(names_of(TransformerLayer(c, kCrossDecoder, 0, {}, Stream{})),
+  EXPECT_EQ(names_of(*layer_of(c, kCrossDecoder, 0)),
             (std::vector<std::string>{
                 "input_layernorm.weight", "self_attention.linear_qkv.weight",
                 "self_attention.linear_proj.weight", "self_attention.q_layernorm.weight",
@@ -104,12 +109,12 @@ TEST(TransformerLayerTest, PartsHaveMegatronCoresNames) {
 TEST(TransformerLayerTest, CrossAttentionRefusesWhatItCannotDo) {
   TransformerConfig c = small_layer();
   c.num_query_groups = 1;
-  EXPECT_EQ(message_of<ConfigError>([&] { TransformerLayer(c, kCrossDecoder, 0, {}, Stream{}); }),
+  EXPECT_EQ(message_of<ConfigError>([&] { layer_of(c, kCrossDecoder, 0); }),
             "--group-query-attention does not work with cross-attention, whose heads have keys and "
             "values of their own; remove it");
   c = small_layer();
   c.parallel_residual = true;
-  EXPECT_EQ(message_of<ConfigError>([&] { TransformerLayer(c, kCrossDecoder, 0, {}, Stream{}); }),
+  EXPECT_EQ(message_of<ConfigError>([&] { layer_of(c, kCrossDecoder, 0); }),
             "a layer with parallel residuals has no place for cross-attention");
 }
 

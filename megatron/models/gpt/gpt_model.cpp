@@ -4,6 +4,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
+#include "megatron/models/retro/neighbor_attention.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -53,7 +54,7 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       embedding_site_(hash_of("embedding.dropout")),
       neighbor_embedding_site_(hash_of("embedding.neighbors.dropout")),
       decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
-               tp, stream) {
+               tp, stream, config.retro.add_retriever ? retro_layers(config) : make_layer) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
   if (chunk.has_embedding || (chunk.has_head && is_tied)) {
     embedding_.emplace(config, chunk, tp, stream);
@@ -142,10 +143,12 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
                                            static_cast<float>(config_.hidden_dropout)));
     neighbors.chunk_length =
         input.chunk_length > 0 ? input.chunk_length : config_.retro.chunk_length;
-    context.neighbors = &neighbors;
+    neighbors.first_chunk = input.first_chunk;
+    neighbors.slots = input.neighbor_slots;
+    context.model = &neighbors;
   }
   const bool has_read_neighbors = cached != nullptr && cached->encoder_cache != nullptr;
-  if (has_read_neighbors && config_.retro.reads_neighbors()) context.neighbors = &neighbors;
+  if (has_read_neighbors && config_.retro.reads_neighbors()) context.model = &neighbors;
   return decoder_.forward(x, context);
 }
 

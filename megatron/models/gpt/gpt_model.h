@@ -24,6 +24,9 @@ struct GptInput {
   RowIds neighbor_tokens = {};        // [b l k, r], row (sample l + chunk) k + neighbour
   RowIds neighbor_position_ids = {};  // [b l k, r]; undefined: 0 .. r - 1
   int64_t chunk_length = 0;           // m, l = ceil(s / m); 0: the config's
+  // In generation: Neighbors.
+  int64_t first_chunk = 0;
+  Tensor neighbor_slots = {};
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
 // are not left out, and document_starts are as context_parallel_attention() wants them.

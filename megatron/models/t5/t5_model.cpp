@@ -9,6 +9,7 @@
 #include "megatron/parallel/context/sequence.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/cross_attention.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -173,6 +174,13 @@ Variable T5Model::decode_cached(const RowIds& tokens, const RowIds& position_ids
   context.decode.distance_bias = distance_bias;
   return decoder_->forward(
       chunk_.embeds_decoder ? embed(tokens, position_ids, decoder_site_, random) : hidden, context);
+}
+
+void T5Model::keep_encoder_output(const Variable& encoded, KvCache& cache,
+                                  const Tensor& slots) const {
+  for (const CrossAttention* const attention : modules_of<CrossAttention>(*decoder_)) {
+    attention->keep(encoded, cache, slots);
+  }
 }
 
 Tensor T5Model::distance_bias(int64_t length) const {

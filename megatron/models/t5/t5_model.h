@@ -8,6 +8,7 @@
 #include "megatron/nn/module.h"
 #include "megatron/parallel/tensor/vocabulary.h"
 #include "megatron/parallel/tensor/vocabulary_loss.h"
+#include "megatron/transformer/kv_cache.h"
 #include "megatron/transformer/transformer_block.h"
 
 namespace megatron {
@@ -57,9 +58,7 @@ class T5Model final : public Module {
 
   // For generation: the decoder's layers keep their keys and values of the encoder's output.
   //   encoded [se, b, h]   slots [se b] int32 (CrossAttention::keep)
-  void keep_encoder_output(const Variable& encoded, KvCache& cache, const Tensor& slots) const {
-    decoder_->keep_encoder_output(encoded, cache, slots);
-  }
+  void keep_encoder_output(const Variable& encoded, KvCache& cache, const Tensor& slots) const;
   // For generation, without gradient: the decoder's states [t, 1, h] of the tokens [1, t] of
   // several texts. `hidden` are those of the chunk before; the one where the decoder begins gets
   // none. `distance_bias` is distance_bias() of the longest.

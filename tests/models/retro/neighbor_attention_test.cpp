@@ -1,4 +1,4 @@
-#include "megatron/transformer/neighbor_attention.h"
+#include "megatron/models/retro/neighbor_attention.h"
 
 #include <cmath>
 #include <map>
@@ -10,21 +10,22 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/transformer/transformer_block.h"
 #include "tests/ops/op_case.h"
-#include "tests/transformer/tiny_stack.h"
+#include "tests/support/tensors.h"
 
 namespace megatron {
 namespace {
 
-constexpr int64_t kHidden = 8;
+constexpr int64_t kNeighborBatch = 2;
+constexpr int64_t kNeighborHidden = 8;
 constexpr int64_t kHeads = 2;
 constexpr int64_t kChunk = 4;               // tokens of a chunk
 constexpr int64_t kNeighborLength = 8;      // two of them
 constexpr int64_t kFirst = 0, kSecond = 2;  // layers that attend to neighbours, from 0
 
-TransformerConfig retro_config(int64_t num_neighbors) {
+TransformerConfig neighbor_layers_config(int64_t num_neighbors) {
   TransformerConfig c;
   c.num_layers = 3;
-  c.hidden_size = kHidden;
+  c.hidden_size = kNeighborHidden;
   c.num_attention_heads = kHeads;
   c.ffn_hidden_size = 12;
   c.seq_length = c.max_position_embeddings = 16;
@@ -91,7 +92,7 @@ class Reference {
   }
 
  private:
-  static constexpr int64_t kSize = kHidden / kHeads;
+  static constexpr int64_t kSize = kNeighborHidden / kHeads;
 
   static double gelu(double x) {
     return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -108,9 +109,9 @@ class Reference {
     Rows y = x;
     for (Row& row : y) {
       double mean = 0, square = 0;
-      for (const double value : row) mean += value / kHidden;
-      for (const double value : row) square += (value - mean) * (value - mean) / kHidden;
-      for (int64_t i = 0; i < kHidden; ++i) {
+      for (const double value : row) mean += value / kNeighborHidden;
+      for (const double value : row) square += (value - mean) * (value - mean) / kNeighborHidden;
+      for (int64_t i = 0; i < kNeighborHidden; ++i) {
         double& value = row[static_cast<size_t>(i)];
         value = (value - mean) / std::sqrt(square + 1e-5) * weight(name + ".weight", i) +
                 weight(name + ".bias", i);
@@ -178,8 +179,8 @@ class Reference {
 
 Row row_of(const Tensor& x, int64_t row, int64_t column) {
   Row values;
-  for (int64_t i = 0; i < kHidden; ++i) {
-    values.push_back(element(x, (row * x.size(1) + column) * kHidden + i));
+  for (int64_t i = 0; i < kNeighborHidden; ++i) {
+    values.push_back(element(x, (row * x.size(1) + column) * kNeighborHidden + i));
   }
   return values;
 }
@@ -191,8 +192,8 @@ struct Layers {
 
   explicit Layers(const TransformerConfig& the_config)
       : config(the_config),
-        first(config, kDecoder, kFirst, {}, Stream{}),
-        second(config, kDecoder, kSecond, {}, Stream{}) {
+        first(config, Stack().place(kFirst), {}, Stream{}),
+        second(config, Stack().place(kSecond), {}, Stream{}) {
     fill(first);
     fill(second);
   }
@@ -201,12 +202,14 @@ struct Layers {
                                 int64_t first_sample = 0) const {
     RandomState random(1);
     random.set_first_sample(first_sample);
-    Neighbors shared{.chunk_length = kChunk, .embedded = neighbors};
+    Neighbors shared;
+    shared.chunk_length = kChunk;
+    shared.embedded = neighbors;
     ForwardContext context;
     context.random = &random;
-    context.neighbors = &shared;
-    const Variable y = first.forward(x, context);
-    return {y, second.forward(x2, context)};
+    context.model = &shared;
+    const Variable y = first.forward(x, context).y;
+    return {y, second.forward(x2, context).y};
   }
 };
 
@@ -217,23 +220,24 @@ class BruteForceTest : public testing::TestWithParam<std::tuple<int64_t, int64_t
 
 TEST_P(BruteForceTest, EqualsChunkedCrossAttention) {
   const auto [s, k, residual] = GetParam();
-  TransformerConfig config = retro_config(k);
+  TransformerConfig config = neighbor_layers_config(k);
   config.retro.encoder_residual = residual;
   const Layers layers(config);
   const int64_t l = config.retro.num_chunks(s);
-  const Tensor x = random_normal({s, kBatch, kHidden}, {.seed = 1});
-  const Tensor x2 = random_normal({s, kBatch, kHidden}, {.seed = 2});
-  const Tensor neighbors = random_normal({kNeighborLength, kBatch * l * k, kHidden}, {.seed = 3});
+  const Tensor x = random_normal({s, kNeighborBatch, kNeighborHidden}, {.seed = 1});
+  const Tensor x2 = random_normal({s, kNeighborBatch, kNeighborHidden}, {.seed = 2});
+  const Tensor neighbors =
+      random_normal({kNeighborLength, kNeighborBatch * l * k, kNeighborHidden}, {.seed = 3});
   const std::vector<Variable> got = layers.forward(Variable(x), Variable(x2), Variable(neighbors));
 
   const Reference first(layers.first, config.retro);
   const Reference second(layers.second, config.retro);
-  Tensor want = zeros({s, kBatch, kHidden}, DType::kFloat32, Stream{});
+  Tensor want = zeros({s, kNeighborBatch, kNeighborHidden}, DType::kFloat32, Stream{});
   Tensor want2 = copied(want);
-  for (int64_t sample = 0; sample < kBatch; ++sample) {
+  for (int64_t sample = 0; sample < kNeighborBatch; ++sample) {
     int64_t end = s - (l - 1) * kChunk;  // behind the first chunk
     for (int64_t chunk = 0; chunk < l; ++chunk, end += kChunk) {
-      Rows own(kChunk, Row(kHidden));  // a shorter first chunk has zeros behind it
+      Rows own(kChunk, Row(kNeighborHidden));  // a shorter first chunk has zeros behind it
       for (int64_t t = chunk == 0 ? 0 : end - kChunk, i = 0; t < end; ++t, ++i) {
         own[static_cast<size_t>(i)] = row_of(x, t, sample);
       }
@@ -248,8 +252,9 @@ TEST_P(BruteForceTest, EqualsChunkedCrossAttention) {
       for (int64_t t = end - 1; t < std::min(end - 1 + kChunk, s); ++t) {
         const auto put = [&](Tensor& to, const Reference& layer, const Tensor& from) {
           const Rows y = layer.cross_attention("attn.", {row_of(from, t, sample)}, keys);
-          for (int64_t i = 0; i < kHidden; ++i) {
-            to.span<float>()[static_cast<size_t>((t * kBatch + sample) * kHidden + i)] =
+          for (int64_t i = 0; i < kNeighborHidden; ++i) {
+            to.span<float>()[static_cast<size_t>((t * kNeighborBatch + sample) * kNeighborHidden +
+                                                 i)] =
                 static_cast<float>(y[0][static_cast<size_t>(i)]);
           }
         };
@@ -274,15 +279,15 @@ INSTANTIATE_TEST_SUITE_P(MegatronCore, BruteForceTest,
 // second layer, neighbours.
 TEST(NeighborAttentionTest, HasTheRightGradients) {
   for (const float dropout : {0.0f, 0.3f}) {
-    TransformerConfig config = retro_config(2);
+    TransformerConfig config = neighbor_layers_config(2);
     config.hidden_dropout = config.attention_dropout = dropout;
     config.retro.encoder_hidden_dropout = config.retro.encoder_attention_dropout = dropout;
     config.retro.attention_gate = 0.5;
     const Layers layers(config);
     check({.name = "NeighborAttention",
-           .inputs = {random_normal({6, 1, kHidden}, {.seed = 1}),
-                      random_normal({6, 1, kHidden}, {.seed = 2}),
-                      random_normal({kNeighborLength, 4, kHidden}, {.seed = 3})},
+           .inputs = {random_normal({6, 1, kNeighborHidden}, {.seed = 1}),
+                      random_normal({6, 1, kNeighborHidden}, {.seed = 2}),
+                      random_normal({kNeighborLength, 4, kNeighborHidden}, {.seed = 3})},
            .op =
                [&](const auto& in) {
                  const auto both = layers.forward(in[0], in[1], in[2]);
@@ -298,11 +303,11 @@ TEST(NeighborAttentionTest, HasTheRightGradients) {
 // Parameters have no central differences above: a step against their gradients lowers a loss as
 // much as these say.
 TEST(NeighborAttentionTest, ParametersHaveTheRightGradients) {
-  const Layers layers(retro_config(2));
-  const Tensor x = random_normal({6, 1, kHidden}, {.seed = 1});
-  const Tensor x2 = random_normal({6, 1, kHidden}, {.seed = 2});
-  const Tensor neighbors = random_normal({kNeighborLength, 4, kHidden}, {.seed = 3});
-  const Tensor w = random_normal({6, 1, kHidden}, {.seed = 4});
+  const Layers layers(neighbor_layers_config(2));
+  const Tensor x = random_normal({6, 1, kNeighborHidden}, {.seed = 1});
+  const Tensor x2 = random_normal({6, 1, kNeighborHidden}, {.seed = 2});
+  const Tensor neighbors = random_normal({kNeighborLength, 4, kNeighborHidden}, {.seed = 3});
+  const Tensor w = random_normal({6, 1, kNeighborHidden}, {.seed = 4});
   const auto outputs = [&] {
     return layers.forward(Variable(x), Variable(x2), Variable(neighbors));
   };
@@ -338,22 +343,23 @@ TEST(NeighborAttentionTest, ParametersHaveTheRightGradients) {
 
 // Every dropout: the second of two samples is masked as it is alone.
 TEST(NeighborAttentionTest, DropoutDependsOnTheSampleAlone) {
-  TransformerConfig config = retro_config(2);
+  TransformerConfig config = neighbor_layers_config(2);
   config.hidden_dropout = config.attention_dropout = 0.3;
   config.retro.encoder_hidden_dropout = config.retro.encoder_attention_dropout = 0.3;
   const Layers layers(config);
   constexpr int64_t kTokens = 10;
   constexpr int64_t kColumns = 3 * 2;  // neighbours of a sample
-  const Tensor x = random_normal({kTokens, 2, kHidden}, {.seed = 1});
-  const Tensor neighbors = random_normal({kNeighborLength, 2 * kColumns, kHidden}, {.seed = 3});
+  const Tensor x = random_normal({kTokens, 2, kNeighborHidden}, {.seed = 1});
+  const Tensor neighbors =
+      random_normal({kNeighborLength, 2 * kColumns, kNeighborHidden}, {.seed = 3});
   const auto second_half = [](const Tensor& both) {
     const int64_t columns = both.size(1) / 2;
-    Tensor half({both.size(0), columns, kHidden}, DType::kFloat32, Stream{});
+    Tensor half({both.size(0), columns, kNeighborHidden}, DType::kFloat32, Stream{});
     for (int64_t i = 0; i < half.numel(); ++i) {
-      const int64_t row = i / kHidden / columns;
-      const int64_t column = columns + i / kHidden % columns;
-      half.span<float>()[static_cast<size_t>(i)] =
-          static_cast<float>(element(both, (row * both.size(1) + column) * kHidden + i % kHidden));
+      const int64_t row = i / kNeighborHidden / columns;
+      const int64_t column = columns + i / kNeighborHidden % columns;
+      half.span<float>()[static_cast<size_t>(i)] = static_cast<float>(
+          element(both, (row * both.size(1) + column) * kNeighborHidden + i % kNeighborHidden));
     }
     return half;
   };
@@ -365,8 +371,8 @@ TEST(NeighborAttentionTest, DropoutDependsOnTheSampleAlone) {
   const std::vector<Variable> other = layers.forward(alone, alone, its_neighbors, 7);
   for (size_t i = 0; i < 2; ++i) {
     expect_close(one[i].data(), second_half(both[i].data()), Tolerance{1e-5, 1e-5});
-    EXPECT_NE(element(one[i].data(), kTokens * kHidden - 1),
-              element(other[i].data(), kTokens * kHidden - 1));
+    EXPECT_NE(element(one[i].data(), kTokens * kNeighborHidden - 1),
+              element(other[i].data(), kTokens * kNeighborHidden - 1));
   }
 }
 
