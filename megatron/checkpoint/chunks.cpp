@@ -49,8 +49,7 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
                                         const Shape& local, int64_t begin, const Tensor& run) {
   if (local.rank() == 0) return {whole_tensor(name, run.reshape(local))};
   std::vector<Region> rectangles;
-  const Region all{std::vector<int64_t>(static_cast<size_t>(local.rank()), 0), local};
-  add_rectangles(rectangles, all, 0, begin, begin + run.numel());
+  add_rectangles(rectangles, whole_region(local), 0, begin, begin + run.numel());
 
   const Shape whole = sharding.whole(local);
   const int divided_axis = std::max(sharding.axis, 0);

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "megatron/checkpoint/region.h"
 #include "megatron/checkpoint/state.h"
+#include "megatron/formats/region.h"
 #include "megatron/nn/module.h"
 
 namespace megatron {

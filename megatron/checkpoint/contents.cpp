@@ -102,39 +102,11 @@ const StoredSection& section_of(const CheckpointContents& contents, std::string_
                   contents.directory.string(), section, why));
 }
 
-int64_t covered(const StoredTensor& tensor, const Region& region) {
-  int64_t elements = 0;
-  for (const TensorPiece& piece : tensor.pieces) {
-    int64_t shared = 1;
-    for (int axis = 0; axis < region.shape.rank(); ++axis) {
-      const auto i = static_cast<size_t>(axis);
-      const int64_t begin = std::max(piece.region.offset[i], region.offset[i]);
-      const int64_t end = std::min(piece.region.offset[i] + piece.region.shape[axis],
-                                   region.offset[i] + region.shape[axis]);
-      shared *= std::max<int64_t>(end - begin, 0);
-    }
-    elements += shared;
-  }
-  return elements;
-}
-
-void copy_region(const StoredTensor& tensor, const Region& region, Tensor& y) {
-  auto* to = static_cast<std::byte*>(y.view().data);
-  if (covered(tensor, region) < region.shape.numel()) std::fill_n(to, y.bytes(), std::byte{0});
-  for (const TensorPiece& piece : tensor.pieces) {
-    if (!intersects(piece.region, region)) continue;
-    const FileElements elements = piece.read();
-    expect_shape(elements.view.shape, piece.region.shape, "a piece of a checkpoint");
-    copy_shared(to, region, static_cast<const std::byte*>(elements.view.data), piece.region,
-                size_of(tensor.dtype));
-  }
-}
-
 void fill(const StoredTensor& tensor, const Region& region, const Tensor& target) {
   // Read in place if the bytes can be used directly; else through host memory, a tensor at a time.
   const bool is_in_place = target.stream().is_cpu() && target.dtype() == tensor.dtype;
   Tensor y = is_in_place ? target : Tensor(target.shape(), tensor.dtype, Stream{});
-  copy_region(tensor, region, y);
+  read_region_into(y, tensor, region);
   if (!is_in_place) {
     Tensor destination = target;
     copy_into(destination, y.to(target.stream()));
@@ -189,13 +161,9 @@ StoredSection section_of(std::span<const CheckpointTensor> tensors) {
   return section;
 }
 
-Region whole_region(const StoredTensor& tensor) {
-  return {std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape};
-}
-
 // Rows [begin, begin + count) of a tensor.
 Region rows_of(const StoredTensor& tensor, int64_t begin, int64_t count) {
-  Region region = whole_region(tensor);
+  Region region = whole_region(tensor.shape);
   region.offset[0] = begin;
   region.shape = region.shape.with(0, count);
   return region;
@@ -282,29 +250,6 @@ const StoredTensor& vocabulary_of(const CheckpointContents& contents) {
       fmt::format("{}: has no table {}; is it a GPT?", contents.directory.string(), kWords));
 }
 
-Tensor read_region(const StoredTensor& tensor, const Region& region) {
-  invariant(is_inside(region, tensor.shape), "a region to read is inside its tensor");
-  Tensor y(region.shape, tensor.dtype, Stream{});
-  copy_region(tensor, region, y);
-  return y;
-}
-
-Tensor read_whole(const StoredTensor& tensor) { return read_region(tensor, whole_region(tensor)); }
-
-FileElements elements_of(const StoredTensor& tensor, const Region& region) {
-  for (const TensorPiece& piece : tensor.pieces) {
-    if (piece.region.shape == region.shape && piece.region.offset == region.offset) {
-      return piece.read();
-    }
-  }
-  const Tensor joined = read_region(tensor, region);
-  return {joined.view(), joined};
-}
-
-FileElements whole_elements(const StoredTensor& tensor) {
-  return elements_of(tensor, whole_region(tensor));
-}
-
 void read_section(const CheckpointContents& contents, std::string_view section,
                   std::span<const CheckpointTensor> targets, bool is_part) {
   const StoredSection& stored = section_of(contents, section);
@@ -362,7 +307,7 @@ CheckpointContents contents_of(const CheckpointState& state) {
 void join_pieces(CheckpointContents& contents) {
   for (auto& [section, tensors] : contents.sections) {
     for (auto& [name, tensor] : tensors) {
-      Region whole = whole_region(tensor);
+      Region whole = whole_region(tensor.shape);
       if (tensor.pieces.size() == 1 && tensor.pieces[0].region.shape == whole.shape) continue;
       tensor.pieces = {{std::move(whole), [parts = tensor] {
                           const Tensor joined = read_whole(parts);

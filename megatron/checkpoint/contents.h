@@ -2,18 +2,16 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "megatron/checkpoint/region.h"
 #include "megatron/checkpoint/state.h"
 #include "megatron/checkpoint/tensor_hash.h"
 #include "megatron/core/arg_map.h"
-#include "megatron/formats/file_elements.h"
+#include "megatron/formats/stored_tensor.h"
 
 // The contents of a checkpoint of any format: tensors as rectangles in files, numbers and settings.
 // Each format is read into this and written from it, so any format can be converted to any other,
@@ -23,20 +21,6 @@ namespace megatron {
 // The section of the model's weights; other sections are kinds of optimizer state.
 inline constexpr const char* kWeightsSection = "weights";
 inline constexpr const char* kMainParamSection = "main_param";
-
-// A rectangle of a tensor, and a function that reads its elements: row-major, in the rectangle's
-// shape. Several threads may read pieces at once, the same one too.
-struct TensorPiece {
-  Region region;
-  std::function<FileElements()> read;
-};
-
-struct StoredTensor {
-  Shape shape;
-  DType dtype = DType::kFloat32;
-  std::vector<TensorPiece> pieces;  // do not overlap; uncovered elements are zero
-};
-using StoredSection = std::map<std::string, StoredTensor>;
 
 struct CheckpointContents {
   std::filesystem::path directory;
@@ -54,13 +38,6 @@ struct CheckpointContents {
 
   bool has_optimizer() const { return sections.size() > 1; }
 };
-
-// A part of a tensor, on the CPU and in its own dtype. REQUIRES: the region is inside the tensor.
-Tensor read_region(const StoredTensor& tensor, const Region& region);
-Tensor read_whole(const StoredTensor& tensor);
-// The same, without a copy if the elements are contiguous.
-FileElements elements_of(const StoredTensor& tensor, const Region& region);
-FileElements whole_elements(const StoredTensor& tensor);
 
 // Fills the targets in place from a section. Targets may be any rectangles; a floating-point target
 // of another dtype gets rounded values. First checks all: throws FormatError, which lists every

@@ -44,9 +44,9 @@ class NativeFiles {
     return parse_args(text, path);
   }
 
-  ConstView checked_chunk(const std::string& tensor, DType dtype, const ChunkRecord& chunk) {
+  ConstView checked_chunk(const std::string& tensor, DType dtype, const Manifest::Chunk& chunk) {
     const SafetensorsFile& file = opened(chunk.file);
-    const FileTensor* found = file.find(chunk.key);
+    const SafetensorsFile::Entry* found = file.find(chunk.key);
     if (found == nullptr || found->spec.dtype != dtype ||
         !(found->spec.shape == chunk.region.shape)) {
       damaged(file.path(), fmt::format("entry {} is not the chunk {} of {}", chunk.key,
@@ -65,7 +65,7 @@ class NativeFiles {
     const auto known = files_.find(name);
     if (known != files_.end()) return known->second;
     const fs::path path = directory_ / name;
-    const FileRecord& record = manifest_.files.at(name);
+    const Manifest::File& record = manifest_.files.at(name);
     std::error_code error;
     const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
     if (error) damaged(path, fmt::format("cannot read: {}", error.message()));
@@ -105,7 +105,7 @@ CheckpointContents open_checkpoint(const fs::path& directory) {
       StoredTensor& tensor = stored[name];
       tensor.shape = record.shape;
       tensor.dtype = record.dtype;
-      for (const ChunkRecord& chunk : record.chunks) {
+      for (const Manifest::Chunk& chunk : record.chunks) {
         tensor.pieces.push_back(
             {chunk.region, [files, name = &name, dtype = record.dtype, chunk = &chunk] {
                const ConstView view = files->checked_chunk(*name, dtype, *chunk);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "megatron/core/crc32c.h"
+#include "megatron/checkpoint/contents.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/json.h"
@@ -140,9 +141,9 @@ uint64_t tensor_hash_of(const json& text) {
   return std::stoull(digits, nullptr, 16);
 }
 
-json json_of(const TensorRecord& tensor) {
+json json_of(const Manifest::Tensor& tensor) {
   json chunks = json::array();
-  for (const ChunkRecord& chunk : tensor.chunks) {
+  for (const Manifest::Chunk& chunk : tensor.chunks) {
     chunks.push_back({{"file", chunk.file},
                       {"key", chunk.key},
                       {"offset", chunk.region.offset},
@@ -156,7 +157,7 @@ json json_of(const TensorRecord& tensor) {
 }
 
 // Why the chunks of a tensor do not tile it; none if they do.
-std::optional<std::string> tiling_problem(const std::string& name, const TensorRecord& tensor) {
+std::optional<std::string> tiling_problem(const std::string& name, const Manifest::Tensor& tensor) {
   int64_t elements = 0;
   for (size_t i = 0; i < tensor.chunks.size(); ++i) {
     const Region& region = tensor.chunks[i].region;
@@ -175,8 +176,8 @@ std::optional<std::string> tiling_problem(const std::string& name, const TensorR
                      tensor.shape.numel());
 }
 
-TensorRecord tensor_of_json(const json& object) {
-  TensorRecord tensor{shape_of(object.at("shape")), dtype_named(object.at("dtype")), {}};
+Manifest::Tensor tensor_of_json(const json& object) {
+  Manifest::Tensor tensor{shape_of(object.at("shape")), dtype_named(object.at("dtype")), {}};
   for (const json& chunk : object.at("chunks")) {
     tensor.chunks.push_back(
         {chunk.at("file").get<std::string>(),
@@ -250,8 +251,8 @@ Manifest manifest_of(const json& document) {
   for (const auto& [section, tensors] : document.at("sections").items()) {
     auto& records = manifest.sections[section];
     for (const auto& [name, tensor] : tensors.items()) {
-      const TensorRecord& record = records[name] = tensor_of_json(tensor);
-      for (const ChunkRecord& chunk : record.chunks) {
+      const Manifest::Tensor& record = records[name] = tensor_of_json(tensor);
+      for (const Manifest::Chunk& chunk : record.chunks) {
         if (!manifest.files.contains(chunk.file)) {
           malformed(fmt::format("{} is in {}, which is not among the files", name, chunk.file));
         }

@@ -8,50 +8,46 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/checkpoint/contents.h"
-#include "megatron/checkpoint/region.h"
 #include "megatron/core/arg_map.h"
 #include "megatron/core/dtype.h"
+#include "megatron/formats/region.h"
 
 // manifest.json: the content of a checkpoint and its files. docs/formats/native-checkpoint.md has
 // the bytes.
-// bytes.
 namespace megatron {
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kManifestSumFile = "manifest.json.sum";
 inline constexpr const char* kArgsFile = "args.json";
 
-// A rectangle of a tensor, and its entry in a safetensors file.
-struct ChunkRecord {
-  std::string file;
-  std::string key;
-  Region region;
-  uint32_t crc = 0;  // CRC-32C of its elements
-};
-
-struct TensorRecord {
-  Shape shape;
-  DType dtype = DType::kFloat32;
-  std::vector<ChunkRecord> chunks;  // tile the tensor
-  // See tensor_hash.h; none in files of versions that had none.
-  std::optional<uint64_t> hash = std::nullopt;
-};
-
-struct FileRecord {
-  int64_t bytes = 0;
-  // CRC-32C: of the header of a safetensors file, whose chunks have their own; of all bytes of any
-  // other file.
-  uint32_t crc = 0;
-};
-
 struct Manifest {
+  // A rectangle of a tensor, and its entry in a safetensors file.
+  struct Chunk {
+    std::string file;
+    std::string key;
+    Region region;
+    uint32_t crc = 0;  // CRC-32C of its elements
+  };
+  struct Tensor {
+    Shape shape;
+    DType dtype = DType::kFloat32;
+    std::vector<Chunk> chunks;  // tile the tensor
+    // See tensor_hash.h; none in files of versions that had none.
+    std::optional<uint64_t> hash = std::nullopt;
+  };
+  struct File {
+    int64_t bytes = 0;
+    // CRC-32C: of the header of a safetensors file, whose chunks have their own; of all bytes of
+    // any other file.
+    uint32_t crc = 0;
+  };
+
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
-  std::map<std::string, std::map<std::string, TensorRecord>> sections;
+  std::map<std::string, std::map<std::string, Tensor>> sections;
   std::map<std::string, ArgMap> scalars;
-  std::map<std::string, FileRecord> files;
+  std::map<std::string, File> files;
 };
 
 // Writes the manifest and its checksum into a checkpoint's directory. Throws IoError.

@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include "megatron/checkpoint/region.h"
 #include "megatron/checkpoint/state.h"
 #include "megatron/comm/group.h"
 #include "megatron/core/arg_map.h"
 #include "megatron/core/dtype.h"
 #include "megatron/core/view.h"
+#include "megatron/formats/region.h"
 #include "megatron/tensor/hash_sums.h"
 
 // Hashes of a checkpoint's tensors (kernels/hash_term.h). The saving run takes them of the elements

@@ -24,7 +24,7 @@ void inspect_file(const std::filesystem::path& path, bool as_json) {
   const SafetensorsFile file(path);
   CheckpointContents contents;
   contents.directory = path;
-  for (const FileTensor& tensor : file.tensors()) {
+  for (const SafetensorsFile::Entry& tensor : file.tensors()) {
     contents.sections["tensors"][tensor.spec.name] = {tensor.spec.shape, tensor.spec.dtype, {}};
   }
   print_line(as_json ? contents_json(contents, "safetensors") : contents_text(contents));

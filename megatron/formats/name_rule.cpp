@@ -124,7 +124,7 @@ struct RowPlan {
   int64_t row_elements = 1;
 };
 
-RowPlan plan_of(const MappedTensor& tensor, const LayoutSizes& sizes) {
+RowPlan plan_of(const TensorMapping& tensor, const LayoutSizes& sizes) {
   const Shape& shape = tensor.ours.shape;
   const auto refuse = [&](const std::string& rule) {
     throw ShapeError(
@@ -237,7 +237,7 @@ Tensor assembled(const Assembly& assembly, const Rectangle& part, const Shape& s
 }
 
 // Their tensor number `part` as a view into ours, if its rows are contiguous and in order there.
-std::optional<ConstView> part_inside(const MappedTensor& tensor, size_t part, ConstView ours,
+std::optional<ConstView> part_inside(const TensorMapping& tensor, size_t part, ConstView ours,
                                      const LayoutSizes& sizes) {
   if (is_transposed(tensor.layout)) return std::nullopt;
   const RowPlan plan = plan_of(tensor, sizes);
@@ -254,10 +254,10 @@ std::optional<ConstView> part_inside(const MappedTensor& tensor, size_t part, Co
 }
 
 // Finds the problems of their tensors for ours; fills `used` with the names that exist.
-void find_problems(const ShardedWeights& file, const std::vector<MappedTensor>& tensors,
+void find_problems(const ShardedWeights& file, const std::vector<TensorMapping>& tensors,
                    const LayoutSizes& sizes, std::set<std::string_view>& used,
                    std::vector<std::string>& problems) {
-  for (const MappedTensor& tensor : tensors) {
+  for (const TensorMapping& tensor : tensors) {
     std::vector<Shape> shapes;
     try {
       shapes = their_shapes(tensor, sizes);
@@ -266,24 +266,22 @@ void find_problems(const ShardedWeights& file, const std::vector<MappedTensor>& 
     }
     std::optional<DType> dtype;
     for (size_t part = 0; part < tensor.theirs.size(); ++part) {
-      const WeightTensor* found = file.find(tensor.theirs[part]);
+      const std::string& name = tensor.theirs[part];
+      const StoredTensor* found = file.find(name);
       if (found == nullptr) {
-        problems.push_back(
-            fmt::format("missing: {} (for {})", tensor.theirs[part], tensor.ours.name));
+        problems.push_back(fmt::format("missing: {} (for {})", name, tensor.ours.name));
         continue;
       }
-      used.insert(found->spec.name);
-      if (!shapes.empty() && !(found->spec.shape == shapes[part])) {
-        problems.push_back(fmt::format("shape: {} is {}, expected {}", found->spec.name,
-                                       found->spec.shape.str(), shapes[part].str()));
+      used.insert(name);
+      if (!shapes.empty() && !(found->shape == shapes[part])) {
+        problems.push_back(fmt::format("shape: {} is {}, expected {}", name, found->shape.str(),
+                                       shapes[part].str()));
       }
-      if (!is_floating(found->spec.dtype) ||
-          dtype.value_or(found->spec.dtype) != found->spec.dtype) {
-        problems.push_back(fmt::format("dtype: {} is {}, expected {}", found->spec.name,
-                                       name_of(found->spec.dtype),
+      if (!is_floating(found->dtype) || dtype.value_or(found->dtype) != found->dtype) {
+        problems.push_back(fmt::format("dtype: {} is {}, expected {}", name, name_of(found->dtype),
                                        dtype ? name_of(*dtype) : "a floating-point type"));
       }
-      dtype = found->spec.dtype;
+      dtype = found->dtype;
     }
   }
 }
@@ -301,12 +299,12 @@ bool is_ignored(const NameTable& table, std::string_view name) {
 
 // Drops the optional prefix from `tensors` if no tensor of the file has it.
 void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
-                  std::vector<MappedTensor>& tensors) {
+                  std::vector<TensorMapping>& tensors) {
   if (prefix.empty()) return;
-  for (const WeightTensor& tensor : file.tensors()) {
-    if (tensor.spec.name.starts_with(prefix)) return;
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (name.starts_with(prefix)) return;
   }
-  for (MappedTensor& tensor : tensors) {
+  for (TensorMapping& tensor : tensors) {
     for (std::string& name : tensor.theirs) {
       if (name.starts_with(prefix)) name.erase(0, prefix.size());
     }
@@ -315,8 +313,8 @@ void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
 
 // Takes the older end of a name that the file does not have.
 void adapt_ends(const ShardedWeights& file, const NameTable& table,
-                std::vector<MappedTensor>& tensors) {
-  for (MappedTensor& tensor : tensors) {
+                std::vector<TensorMapping>& tensors) {
+  for (TensorMapping& tensor : tensors) {
     for (std::string& name : tensor.theirs) {
       for (const auto& [now, before] : table.older_ends) {
         if (!name.ends_with(now) || file.find(name) != nullptr) continue;
@@ -329,15 +327,15 @@ void adapt_ends(const ShardedWeights& file, const NameTable& table,
 
 }  // namespace
 
-std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorSpec> ours) {
-  std::vector<MappedTensor> tensors;
+std::vector<TensorMapping> mapped(const NameTable& table, std::span<const TensorSpec> ours) {
+  std::vector<TensorMapping> tensors;
   std::vector<std::string> unknown;
   for (const TensorSpec& spec : ours) {
     const size_t before = tensors.size();
     for (const NameRule& rule : table.rules) {
       const std::optional<std::string> layer = matched(rule.ours, spec.name);
       if (!layer) continue;
-      MappedTensor& tensor = tensors.emplace_back();
+      TensorMapping& tensor = tensors.emplace_back();
       tensor.ours = spec;
       tensor.layout = rule.layout;
       for (const std::string_view name : rule.theirs) {
@@ -358,7 +356,7 @@ std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorS
   return tensors;
 }
 
-std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& sizes) {
+std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& sizes) {
   const RowPlan plan = plan_of(tensor, sizes);
   const Shape& ours = tensor.ours.shape;
   if (tensor.layout == Layout::kSame) return {ours};
@@ -370,21 +368,21 @@ std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& s
   return shapes;
 }
 
-std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<ElementReader> theirs,
+std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<ElementReader> theirs,
                                    DType dtype, const LayoutSizes& sizes) {
   const Shape& shape = tensor.ours.shape;
   invariant(theirs.size() == tensor.theirs.size(), "all of their tensors are given");
-  const std::vector<int64_t> begin(static_cast<size_t>(shape.rank()), 0);
-  if (tensor.layout == Layout::kSame) return {{begin, shape, std::move(theirs[0])}};
+  if (tensor.layout == Layout::kSame) return {{whole_region(shape), std::move(theirs[0])}};
 
   const RowPlan plan = plan_of(tensor, sizes);
   const bool swaps = is_transposed(tensor.layout) && shape.rank() == 2;
-  std::vector<MappedPiece> pieces;
+  std::vector<TensorPiece> pieces;
   if (!swaps && plan.blocks.size() <= kMaxPieces) {
     for (const RowBlock& block : plan.blocks) {
-      pieces.push_back({begin, shape.with(0, block.rows),
-                        rows_inside(theirs[block.part], block, plan.row_elements)});
-      pieces.back().offset[0] = block.ours;
+      pieces.push_back(
+          {whole_region(shape), rows_inside(theirs[block.part], block, plan.row_elements)});
+      pieces.back().region.offset[0] = block.ours;
+      pieces.back().region.shape = shape.with(0, block.rows);
     }
     return pieces;
   }
@@ -398,23 +396,23 @@ std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<Eleme
   for (size_t r = 0; r + 1 < rows.size(); ++r) {
     for (size_t c = 0; c + 1 < columns.size(); ++c) {
       const Rectangle part{rows[r], rows[r + 1], columns[c], columns[c + 1]};
-      MappedPiece piece{begin, shape.with(0, part.row_end - part.row), {}};
-      piece.offset[0] = part.row;
+      Region region = whole_region(shape);
+      region.offset[0] = part.row;
+      region.shape = shape.with(0, part.row_end - part.row);
       if (shape.rank() == 2) {
-        piece.offset[1] = part.column;
-        piece.shape = piece.shape.with(1, part.column_end - part.column);
+        region.offset[1] = part.column;
+        region.shape = region.shape.with(1, part.column_end - part.column);
       }
-      piece.read = [assembly, part, piece_shape = piece.shape] {
-        const Tensor made = assembled(*assembly, part, piece_shape);
-        return FileElements{made.view(), made};
-      };
-      pieces.push_back(std::move(piece));
+      pieces.push_back({region, [assembly, part, piece_shape = region.shape] {
+                          const Tensor made = assembled(*assembly, part, piece_shape);
+                          return FileElements{made.view(), made};
+                        }});
     }
   }
   return pieces;
 }
 
-Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
+Tensor to_theirs(const TensorMapping& tensor, size_t part, ConstView ours,
                  const LayoutSizes& sizes) {
   expect_shape(ours.shape, tensor.ours.shape, tensor.ours.name.c_str());
   const Shape shape = their_shapes(tensor, sizes)[part];
@@ -437,21 +435,20 @@ Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
   return y;
 }
 
-std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights>& shared,
-                                      const NameTable& table, std::span<const TensorSpec> ours,
-                                      const LayoutSizes& sizes) {
+StoredSection open_mapped(const std::shared_ptr<const ShardedWeights>& shared,
+                          const NameTable& table, std::span<const TensorSpec> ours,
+                          const LayoutSizes& sizes) {
   const ShardedWeights& file = *shared;
-  std::vector<MappedTensor> tensors = mapped(table, ours);
+  std::vector<TensorMapping> tensors = mapped(table, ours);
   adapt_prefix(file, table.optional_prefix, tensors);
   adapt_ends(file, table, tensors);
 
   std::set<std::string_view> used;
   std::vector<std::string> problems;
   find_problems(file, tensors, sizes, used, problems);
-  for (const WeightTensor& tensor : file.tensors()) {
-    const std::string& name = tensor.spec.name;
+  for (const auto& [name, tensor] : file.tensors()) {
     if (!used.contains(name) && !is_ignored(table, name)) {
-      problems.push_back(fmt::format("unexpected: {} {}", name, tensor.spec.shape.str()));
+      problems.push_back(fmt::format("unexpected: {} {}", name, tensor.shape.str()));
     }
   }
   if (!problems.empty()) {
@@ -460,17 +457,17 @@ std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights
                     "configuration that of these weights?\n  {}",
                     file.path().string(), problems.size(), listed(problems, "\n  ")));
   }
-  std::vector<MappedSource> sources;
-  for (const MappedTensor& tensor : tensors) {
-    TensorSpec spec = tensor.ours;
-    spec.dtype = file.find(tensor.theirs[0])->spec.dtype;
+  StoredSection section;
+  for (const TensorMapping& tensor : tensors) {
+    const DType dtype = file.find(tensor.theirs[0])->dtype;
     std::vector<ElementReader> theirs;
     for (const std::string& name : tensor.theirs) {
-      theirs.push_back([shared, found = shared->find(name)] { return found->read(); });
+      theirs.push_back([shared, found = shared->find(name)] { return whole_elements(*found); });
     }
-    sources.push_back({spec, pieces_of(tensor, std::move(theirs), spec.dtype, sizes)});
+    section[tensor.ours.name] = {tensor.ours.shape, dtype,
+                                 pieces_of(tensor, std::move(theirs), dtype, sizes)};
   }
-  return sources;
+  return section;
 }
 
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,
@@ -480,7 +477,7 @@ void save_mapped(const std::filesystem::path& directory, const NameTable& table,
     size_t tensor;
     size_t part;
   };
-  const std::vector<MappedTensor> tensors = mapped(table, ours);
+  const std::vector<TensorMapping> tensors = mapped(table, ours);
   std::vector<TensorSpec> specs;
   std::map<std::string_view, Origin> origins;  // keys live in tensors
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -492,7 +489,7 @@ void save_mapped(const std::filesystem::path& directory, const NameTable& table,
   }
   const TensorSource theirs = [&](const TensorSpec& spec) -> FileElements {
     const Origin origin = origins.at(spec.name);
-    const MappedTensor& tensor = tensors[origin.tensor];
+    const TensorMapping& tensor = tensors[origin.tensor];
     FileElements elements = source(tensor.ours);
     if (const auto inside = part_inside(tensor, origin.part, elements.view, sizes)) {
       elements.view = *inside;

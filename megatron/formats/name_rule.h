@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,7 +59,7 @@ struct LayoutSizes {
 };
 
 // A rule applied to one of our tensors.
-struct MappedTensor {
+struct TensorMapping {
   TensorSpec ours;
   std::vector<std::string> theirs;
   Layout layout = Layout::kSame;
@@ -68,41 +67,25 @@ struct MappedTensor {
 
 // The rule of each of our tensors, in their order. Throws Unsupported, which lists all tensors
 // without a rule.
-std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorSpec> ours);
+std::vector<TensorMapping> mapped(const NameTable& table, std::span<const TensorSpec> ours);
 
 // The shapes of their tensors. Throws ShapeError if the sizes do not fit ours.
-std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& sizes);
+std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& sizes);
 
-// Reads elements of a file, which may be unaligned.
-using ElementReader = std::function<FileElements()>;
-
-// A rectangle of one of our tensors, read on demand: in place if its elements are contiguous in
-// theirs, otherwise assembled.
-struct MappedPiece {
-  std::vector<int64_t> offset;
-  Shape shape;
-  ElementReader read;
-};
 // One of our tensors from all of theirs, which have their_shapes() and the dtype. The pieces cover
-// it except for rows of padding. A tensor with another arrangement has several pieces, so that a
-// rank that needs a part rearranges only that part.
-std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<ElementReader> theirs,
+// it except for rows of padding. A piece whose elements are contiguous in theirs is read in place;
+// others are assembled on demand, each on its own, so that a rank rearranges only its part.
+std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<ElementReader> theirs,
                                    DType dtype, const LayoutSizes& sizes);
 // Their tensor number `part` from ours, in the dtype of ours. The exact inverse of pieces_of,
 // except for rows of padding.
-Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours, const LayoutSizes& sizes);
+Tensor to_theirs(const TensorMapping& tensor, size_t part, ConstView ours,
+                 const LayoutSizes& sizes);
 
-// One of our tensors; `ours` has the dtype of the file.
-struct MappedSource {
-  TensorSpec ours;
-  std::vector<MappedPiece> pieces;
-};
-
-// All of our tensors, in their order. Throws FormatError, which lists every tensor that is missing,
-// unexpected or of the wrong shape.
-std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights>& file,
-                                      const NameTable& table, std::span<const TensorSpec> ours,
-                                      const LayoutSizes& sizes);
+// All of our tensors, in the dtypes of the file. Throws FormatError, which lists every tensor that
+// is missing, unexpected or of the wrong shape.
+StoredSection open_mapped(const std::shared_ptr<const ShardedWeights>& file, const NameTable& table,
+                          std::span<const TensorSpec> ours, const LayoutSizes& sizes);
 
 // Writes our tensors under their names, like write_sharded().
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,

@@ -43,7 +43,7 @@ constexpr std::string_view kForeignDTypes[] = {"F8_E5M2",     "F8_E4M3",     "F8
                                                "F6_E3M2",     "F4",          "C64"};
 
 // One tensor from the header, not validated yet.
-struct Entry {
+struct HeaderEntry {
   std::string name;
   std::optional<std::string> dtype;
   std::optional<std::vector<uint64_t>> shape;
@@ -54,7 +54,7 @@ struct Entry {
 // builds nothing, however deep it is.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
-  std::vector<Entry> entries;
+  std::vector<HeaderEntry> entries;
   std::map<std::string, std::string> metadata;
   std::string problem;
 
@@ -123,7 +123,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
   bool end_object() override {
     if (place_ == Place::kEntry) {
-      const Entry& entry = entries.back();
+      const HeaderEntry& entry = entries.back();
       if (!entry.dtype || !entry.shape || !entry.offsets || entry.offsets->size() != 2) {
         return fail(fmt::format("tensor {} needs dtype, shape and two data_offsets",
                                 shortened(entry.name)));
@@ -134,7 +134,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
   bool start_array(size_t) override {
     if (place_ != Place::kField || numbers_ != nullptr) return refuse("an array");
-    Entry& entry = entries.back();
+    HeaderEntry& entry = entries.back();
     if (key_ == "shape") numbers_ = &entry.shape.emplace();
     if (key_ == "data_offsets") numbers_ = &entry.offsets.emplace();
     return numbers_ != nullptr || refuse("an array");
@@ -153,7 +153,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   enum class Place { kOutside, kHeader, kHeaderValue, kMetadata, kMetadataValue, kEntry, kField };
 
   bool start_field() {
-    const Entry& entry = entries.back();
+    const HeaderEntry& entry = entries.back();
     const bool known = key_ == "dtype" || key_ == "shape" || key_ == "data_offsets";
     if (!known)
       return fail(
@@ -186,7 +186,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
                   path.string(), offset, what));
 }
 
-DType dtype_named(const std::filesystem::path& path, const Entry& entry) {
+DType dtype_named(const std::filesystem::path& path, const HeaderEntry& entry) {
   for (const DTypeName& known : kDTypeNames) {
     if (*entry.dtype == known.name) return known.dtype;
   }
@@ -202,8 +202,9 @@ DType dtype_named(const std::filesystem::path& path, const Entry& entry) {
 }
 
 // The tensor of an entry; checks that its offsets are inside a buffer of buffer_bytes.
-FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buffer_bytes) {
-  FileTensor tensor;
+SafetensorsFile::Entry checked(const std::filesystem::path& path, HeaderEntry& entry,
+                               int64_t buffer_bytes) {
+  SafetensorsFile::Entry tensor;
   tensor.spec.dtype = dtype_named(path, entry);
   const uint64_t begin = (*entry.offsets)[0];
   const uint64_t end = (*entry.offsets)[1];
@@ -304,14 +305,14 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   metadata_ = std::move(header.metadata);
 
   tensors_.reserve(header.entries.size());
-  for (Entry& entry : header.entries) {
+  for (HeaderEntry& entry : header.entries) {
     tensors_.push_back(checked(path, entry, file_bytes - data_begin));
   }
-  std::ranges::sort(tensors_, {}, [](const FileTensor& tensor) {
+  std::ranges::sort(tensors_, {}, [](const SafetensorsFile::Entry& tensor) {
     return std::pair(tensor.offset, tensor.spec.bytes());
   });
   int64_t end = 0;
-  for (FileTensor& tensor : tensors_) {
+  for (SafetensorsFile::Entry& tensor : tensors_) {
     if (tensor.offset != end) {
       fail(path, data_begin + std::min(end, tensor.offset),
            fmt::format("{} before tensor {}", tensor.offset > end ? "a hole" : "an overlap",
@@ -329,13 +330,13 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   for (size_t i = 0; i < tensors_.size(); ++i) positions_.emplace(tensors_[i].spec.name, i);
 }
 
-const FileTensor* SafetensorsFile::find(std::string_view name) const {
+const SafetensorsFile::Entry* SafetensorsFile::find(std::string_view name) const {
   const auto found = positions_.find(name);
   return found == positions_.end() ? nullptr : &tensors_[found->second];
 }
 
 ConstView SafetensorsFile::at(std::string_view name) const {
-  const FileTensor* tensor = find(name);
+  const SafetensorsFile::Entry* tensor = find(name);
   if (tensor == nullptr) {
     throw FormatError(fmt::format("{}: has no tensor {}; is this the file of another model?",
                                   path().string(), name));

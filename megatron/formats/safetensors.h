@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "megatron/core/file.h"
+#include "megatron/core/tensor_spec.h"
 #include "megatron/core/view.h"
 #include "megatron/formats/file_elements.h"
 #include "megatron/formats/write_behind.h"
@@ -19,24 +20,6 @@
 // The safetensors format: a little-endian u64 header size, a JSON header, then the elements of all
 // tensors, row-major and little-endian, tiling the rest of the file.
 namespace megatron {
-
-// A file's description of one tensor.
-struct TensorSpec {
-  std::string name;
-  DType dtype = DType::kFloat32;
-  Shape shape;
-
-  int64_t bytes() const { return shape.numel() * size_of(dtype); }
-};
-
-// A tensor in a mapped file.
-struct FileTensor {
-  TensorSpec spec;
-  int64_t offset = 0;  // of its first byte, from the start of the file
-  // Elements inside the mapping. They are aligned to their size only if the writer aligned them, as
-  // this program's does: read a foreign file through copy_of() or memcpy.
-  ConstView view;
-};
 
 // A safetensors file mapped into memory. Opening reads only the header; tensors are views into the
 // mapping, valid while this object lives.
@@ -48,24 +31,32 @@ struct FileTensor {
 // size.
 class SafetensorsFile {
  public:
+  struct Entry {
+    TensorSpec spec;
+    int64_t offset = 0;  // of its first byte, from the start of the file
+    // Elements inside the mapping. They are aligned to their size only if the writer aligned them,
+    // as this program's does: read a foreign file through copy_of() or memcpy.
+    ConstView view;
+  };
+
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
   // In the order of their bytes in the file.
-  std::span<const FileTensor> tensors() const { return tensors_; }
+  std::span<const Entry> tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   // CRC-32C of everything before the tensors.
   uint32_t header_crc() const { return header_crc_; }
 
   // Null if the file has no tensor of that name.
-  const FileTensor* find(std::string_view name) const;
+  const Entry* find(std::string_view name) const;
   // Throws FormatError if the file has no tensor of that name.
   ConstView at(std::string_view name) const;
 
  private:
   MappedFile file_;
-  std::vector<FileTensor> tensors_;
+  std::vector<Entry> tensors_;
   std::map<std::string, std::string> metadata_;
   uint32_t header_crc_ = 0;
   std::unordered_map<std::string_view, size_t> positions_;  // keys live in tensors_

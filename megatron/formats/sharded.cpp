@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,7 @@
 #include "megatron/core/file.h"
 #include "megatron/core/json.h"
 #include "megatron/formats/json_file.h"
+#include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
 
@@ -61,18 +61,20 @@ std::vector<std::vector<TensorSpec>> packed(std::span<const TensorSpec> specs,
   return shards;
 }
 
-std::vector<WeightTensor> tensors_of_safetensors(const std::filesystem::path& path) {
+StoredSection tensors_of_safetensors(const std::filesystem::path& path) {
   const auto file = std::make_shared<const SafetensorsFile>(path);
-  std::vector<WeightTensor> tensors;
-  for (const FileTensor& tensor : file->tensors()) {
-    tensors.push_back({tensor.spec, path, [file, view = tensor.view] {
-                         return FileElements{view, {}, lease_of(view)};
-                       }});
+  StoredSection tensors;
+  for (const SafetensorsFile::Entry& entry : file->tensors()) {
+    tensors.emplace(
+        entry.spec.name,
+        tensor_in_one_piece(entry.spec.shape, entry.spec.dtype, [file, view = entry.view] {
+          return FileElements{view, {}, lease_of(view)};
+        }));
   }
   return tensors;
 }
 
-std::vector<WeightTensor> tensors_of_torch(const std::filesystem::path& path) {
+StoredSection tensors_of_torch(const std::filesystem::path& path) {
   const auto file = std::make_shared<const TorchFile>(path);
   const PyValue root = file->root();
   if (!root.is_dict()) {
@@ -81,8 +83,7 @@ std::vector<WeightTensor> tensors_of_torch(const std::filesystem::path& path) {
                     "state_dict() alone",
                     path.string(), root.description()));
   }
-  std::map<std::string_view, size_t> positions;  // the last of equal keys counts
-  std::vector<WeightTensor> tensors;
+  StoredSection tensors;
   for (const auto& [key, value] : root.entries()) {
     const PyTensor* tensor = value.tensor();
     if (!key.text() || tensor == nullptr) {
@@ -91,15 +92,9 @@ std::vector<WeightTensor> tensors_of_torch(const std::filesystem::path& path) {
                       "state_dict() alone",
                       path.string(), key.description(), value.description()));
     }
-    WeightTensor found = {{std::string(*key.text()), tensor->dtype, tensor->shape},
-                          path,
-                          [file, tensor] { return file->elements(*tensor); }};
-    const auto [at, is_new] = positions.emplace(*key.text(), tensors.size());
-    if (is_new) {
-      tensors.push_back(std::move(found));
-    } else {
-      tensors[at->second] = std::move(found);
-    }
+    // The last of equal keys counts.
+    tensors[std::string(*key.text())] = tensor_in_one_piece(
+        tensor->shape, tensor->dtype, [file, tensor] { return file->elements(*tensor); });
   }
   return tensors;
 }
@@ -145,26 +140,28 @@ ShardedWeights::ShardedWeights(const std::filesystem::path& path) : path_(path) 
     open_index(*index);
   } else {
     open_file(*single);
-    collect();
   }
 }
 
-ShardedWeights::ShardedWeights(std::filesystem::path path, std::vector<WeightTensor> tensors)
-    : path_(std::move(path)), tensors_(std::move(tensors)) {
-  collect();
-}
+ShardedWeights::ShardedWeights(std::filesystem::path path, StoredSection tensors)
+    : path_(std::move(path)), tensors_(std::move(tensors)) {}
 
 void ShardedWeights::open_file(const std::filesystem::path& file) {
-  std::vector<WeightTensor> found =
-      is_torch_file(file) ? tensors_of_torch(file) : tensors_of_safetensors(file);
   const auto is_checked = std::make_shared<std::once_flag>();
-  for (WeightTensor& tensor : found) {
-    tensor.read = [is_checked, file, read = std::move(tensor.read)] {
+  for (auto& [name, tensor] :
+       is_torch_file(file) ? tensors_of_torch(file) : tensors_of_safetensors(file)) {
+    const auto [other, is_new] = files_.emplace(name, file.filename().string());
+    if (!is_new) {
+      throw FormatError(fmt::format("{}: tensor {} is in {} and in {}", path_.string(), name,
+                                    other->second, file.filename().string()));
+    }
+    StoredTensor& stored = tensors_[name] = std::move(tensor);
+    ElementReader& read = stored.pieces[0].read;
+    read = [is_checked, file, unchecked = std::move(read)] {
       std::call_once(*is_checked, [&] { expect_checksum(file); });
-      return read();
+      return unchecked();
     };
   }
-  std::ranges::move(found, std::back_inserter(tensors_));
 }
 
 void ShardedWeights::open_index(const std::filesystem::path& index) {
@@ -192,42 +189,30 @@ void ShardedWeights::open_index(const std::filesystem::path& index) {
     }
     open_file(path_ / name);
   }
-  collect();
 
   for (const auto& [tensor, file] : weight_map.items()) {
     const std::string name = file.get<std::string>();
-    const WeightTensor* found = find(tensor);
-    if (found == nullptr || found->file.filename() != name) {
+    const auto found = files_.find(tensor);
+    if (found == files_.end() || found->second != name) {
       throw FormatError(
           fmt::format("{}: tensor {} is not in {}, where the index expects it; "
                       "download the folder again",
                       index.string(), tensor, name));
     }
   }
-  for (const WeightTensor& tensor : tensors_) {
-    if (!weight_map.contains(tensor.spec.name)) {
+  for (const auto& [tensor, file] : files_) {
+    if (!weight_map.contains(tensor)) {
       throw FormatError(
           fmt::format("{}: tensor {} of {} is not in the index; the files are of "
                       "different models",
-                      index.string(), tensor.spec.name, tensor.file.filename().string()));
+                      index.string(), tensor, file));
     }
   }
 }
 
-void ShardedWeights::collect() {
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const auto [at, is_new] = positions_.emplace(tensors_[i].spec.name, i);
-    if (!is_new) {
-      throw FormatError(fmt::format(
-          "{}: tensor {} is in {} and in {}", path_.string(), tensors_[i].spec.name,
-          tensors_[at->second].file.filename().string(), tensors_[i].file.filename().string()));
-    }
-  }
-}
-
-const WeightTensor* ShardedWeights::find(std::string_view name) const {
-  const auto found = positions_.find(name);
-  return found == positions_.end() ? nullptr : &tensors_[found->second];
+const StoredTensor* ShardedWeights::find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
 }
 
 void write_sharded(const std::filesystem::path& directory, std::span<const TensorSpec> specs,

@@ -6,11 +6,9 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "megatron/formats/file_elements.h"
-#include "megatron/formats/safetensors.h"
+#include "megatron/core/tensor_spec.h"
+#include "megatron/formats/stored_tensor.h"
 
 // A model's weights in a Hugging Face folder: model.safetensors, or the shards
 // model-00001-of-00003.safetensors, ... with model.safetensors.index.json, which maps tensors to
@@ -18,13 +16,6 @@
 namespace megatron {
 
 enum class WeightsFormat { kSafetensors, kTorch };
-
-// A tensor of a folder. Elements may be unaligned; they are valid while the folder is open.
-struct WeightTensor {
-  TensorSpec spec;
-  std::filesystem::path file;
-  std::function<FileElements()> read;
-};
 
 // The weights of a folder or of a single file of either format. The first read of a tensor checks
 // its whole file, if the folder has checksums (core/checksums.h). Not thread safe.
@@ -34,23 +25,24 @@ class ShardedWeights {
   // if the index and the shards disagree, the index names a file outside the folder, or a file of
   // torch.save holds anything but a dictionary of tensors.
   explicit ShardedWeights(const std::filesystem::path& path);
-  // These tensors, of files in other forms below `path`. Throws FormatError for a name of two.
-  ShardedWeights(std::filesystem::path path, std::vector<WeightTensor> tensors);
+  // These tensors, of files in other forms below `path`.
+  ShardedWeights(std::filesystem::path path, StoredSection tensors);
 
   const std::filesystem::path& path() const { return path_; }
-  // In the order of files; within a file in the order of bytes, or of the dictionary.
-  const std::vector<WeightTensor>& tensors() const { return tensors_; }
+  // Each in one piece, valid while its reader lives.
+  const StoredSection& tensors() const { return tensors_; }
+  // The file of each tensor, for tensors that the folder itself has.
+  const std::map<std::string, std::string>& files() const { return files_; }
   // Null if there is no tensor of that name.
-  const WeightTensor* find(std::string_view name) const;
+  const StoredTensor* find(const std::string& name) const;
 
  private:
   void open_index(const std::filesystem::path& index);
   void open_file(const std::filesystem::path& file);
-  void collect();
 
   std::filesystem::path path_;
-  std::vector<WeightTensor> tensors_;             // own the files
-  std::map<std::string_view, size_t> positions_;  // keys live in tensors_
+  StoredSection tensors_;  // readers own the files
+  std::map<std::string, std::string> files_;
 };
 
 // Returns the elements of a tensor for writing, with their owner if they have memory of their own.

@@ -86,9 +86,9 @@ class TorchDistDirectory::Parser {
     for (const auto& [key, value] : entries->entries()) {
       const std::string name(key.text().value_or(""));
       if (is_of_type(value, "BytesStorageMetadata")) {
-        target_.objects_[name] = place_of(name, {});
+        target_.index_.objects[name] = place_of(name, {});
       } else if (is_of_type(value, "TensorStorageMetadata")) {
-        target_.tensors_[name] = tensor_of(name, value);
+        target_.index_.tensors[name] = tensor_of(name, value);
       } else {
         fail(fmt::format("says that {} is {}", name, value.description()));
       }
@@ -112,7 +112,7 @@ class TorchDistDirectory::Parser {
     }
   }
 
-  TorchDistPlace place_of(const std::string& name, const Offset& offset) {
+  TorchDistIndex::Place place_of(const std::string& name, const Offset& offset) {
     const auto found = places_.find({name, offset});
     if (found == places_.end()) fail(fmt::format("says no place for a piece of {}", name));
     const PyValue info = found->second;
@@ -131,21 +131,21 @@ class TorchDistDirectory::Parser {
     if (!text || !first || !count || *first < 0 || *count < 0) {
       fail(fmt::format("says no place for a piece of {}", name));
     }
-    TorchDistPlace place{opened(std::string(*text)), static_cast<size_t>(*first),
-                         static_cast<size_t>(*count)};
-    const size_t size = place.file->bytes().size();
+    TorchDistIndex::Place place{std::string(*text), *first, *count};
+    const MappedFile& mapped = opened(place.file);
+    const auto size = static_cast<int64_t>(mapped.bytes().size());
     if (place.begin > size || place.bytes > size - place.begin) {
       throw FormatError(fmt::format(
           "{}: has {} bytes, but a piece of {} lies at {} and has {}; the file is cut off, copy it "
           "again",
-          place.file->path().string(), size, name, place.begin, place.bytes));
+          mapped.path().string(), size, name, place.begin, place.bytes));
     }
     return place;
   }
 
-  std::shared_ptr<const MappedFile> opened(const std::string& name) {
-    std::shared_ptr<const MappedFile>& file = files_[name];
-    if (file != nullptr) return file;
+  const MappedFile& opened(const std::string& name) {
+    std::shared_ptr<const MappedFile>& file = target_.files_[name];
+    if (file != nullptr) return *file;
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       fail(fmt::format("names the file \"{}\", which is not in the directory", name));
@@ -156,16 +156,16 @@ class TorchDistDirectory::Parser {
                                     path.string(), kTorchDistMetadata));
     }
     file = std::make_shared<const MappedFile>(path);
-    return file;
+    return *file;
   }
 
-  TorchDistTensor tensor_of(const std::string& name, PyValue value) {
+  TorchDistIndex::Tensor tensor_of(const std::string& name, PyValue value) {
     const auto sizes = numbers_in(value.find("size"));
     const PyValue* chunks = value.find("chunks");
     if (!sizes || !numel_of(*sizes) || chunks == nullptr) {
       fail(fmt::format("says no size for {}", name));
     }
-    TorchDistTensor tensor;
+    TorchDistIndex::Tensor tensor;
     tensor.shape = Shape(*sizes);
     tensor.dtype = dtype_in(value.find("properties"));
     std::map<Offset, bool> seen;
@@ -180,14 +180,14 @@ class TorchDistDirectory::Parser {
       }
       if (!is_inside) fail(fmt::format("says that a piece of {} is outside of it", name));
       if (!seen.emplace(*offset, true).second) continue;  // another rank's copy
-      const TorchDistPlace place = place_of(name, *offset);
+      const TorchDistIndex::Place place = place_of(name, *offset);
       // Before anybody takes memory for them.
       const int64_t element = tensor.dtype ? size_of(*tensor.dtype) : 1;
-      if (*numel_of(*shape) > static_cast<int64_t>(place.bytes) / element) {
+      if (*numel_of(*shape) > place.bytes / element) {
         fail(fmt::format("says that {} bytes hold a piece {} of {}", place.bytes,
                          Shape(*shape).str(), name));
       }
-      tensor.pieces.push_back({*offset, Shape(*shape), place});
+      tensor.pieces.push_back({{*offset, Shape(*shape)}, place});
     }
     return tensor;
   }
@@ -195,23 +195,29 @@ class TorchDistDirectory::Parser {
   TorchDistDirectory& target_;
   fs::path path_;
   std::map<std::pair<std::string, Offset>, PyValue> places_;
-  std::map<std::string, std::shared_ptr<const MappedFile>> files_;
 };
 
 TorchDistDirectory::TorchDistDirectory(const fs::path& directory) : directory_(directory) {
   Parser(*this).parse();
 }
 
-FileElements TorchDistDirectory::elements(const std::string& name, const TorchDistTensor& tensor,
-                                          const TorchDistPiece& piece) const {
-  const TorchDistPlace& place = piece.place;
-  const TorchFile file(place.file, place.file->bytes().subspan(place.begin, place.bytes));
+TorchFile TorchDistDirectory::open(const TorchDistIndex::Place& place) const {
+  const std::shared_ptr<const MappedFile>& file = files_.at(place.file);
+  return {file, file->bytes().subspan(static_cast<size_t>(place.begin),
+                                      static_cast<size_t>(place.bytes))};
+}
+
+FileElements TorchDistDirectory::elements(const std::string& name,
+                                          const TorchDistIndex::Tensor& tensor,
+                                          const TorchDistIndex::Piece& piece) const {
+  const TorchFile file = open(piece.place);
+  const Shape& shape = piece.region.shape;
   const PyTensor* stored = file.root().tensor();
-  if (stored == nullptr || !(stored->shape == piece.shape) || stored->dtype != tensor.dtype) {
+  if (stored == nullptr || !(stored->shape == shape) || stored->dtype != tensor.dtype) {
     throw FormatError(fmt::format("{}: at {} is {}, but {} says that it is a piece {} of {}; {}",
-                                  place.file->path().string(), place.begin,
-                                  file.root().description(), kTorchDistMetadata, piece.shape.str(),
-                                  name, kRemedy));
+                                  (directory_ / piece.place.file).string(), piece.place.begin,
+                                  file.root().description(), kTorchDistMetadata, shape.str(), name,
+                                  kRemedy));
   }
   return file.elements(*stored);
 }

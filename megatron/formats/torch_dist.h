@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -13,6 +12,7 @@
 #include "megatron/core/file.h"
 #include "megatron/core/shape.h"
 #include "megatron/formats/file_elements.h"
+#include "megatron/formats/region.h"
 #include "megatron/formats/torch_file.h"
 
 // The checkpoints of torch.distributed.checkpoint: a directory with a pickle, ".metadata", which
@@ -22,23 +22,26 @@ namespace megatron {
 
 inline constexpr const char* kTorchDistMetadata = ".metadata";
 
-// Where torch.save wrote something: bytes of a file.
-struct TorchDistPlace {
-  std::shared_ptr<const MappedFile> file;
-  size_t begin = 0;
-  size_t bytes = 0;
-};
+// The content of ".metadata". Several tensors may have the same places.
+struct TorchDistIndex {
+  // The output of torch.save: bytes of a file of the directory.
+  struct Place {
+    std::string file;
+    int64_t begin = 0;
+    int64_t bytes = 0;
+  };
+  struct Piece {
+    Region region;
+    Place place;
+  };
+  struct Tensor {
+    Shape shape;
+    std::optional<DType> dtype;  // none: one that this program does not have
+    std::vector<Piece> pieces;   // inside the tensor; they may leave gaps
+  };
 
-struct TorchDistPiece {
-  std::vector<int64_t> offset;  // of its first element in the tensor
-  Shape shape;
-  TorchDistPlace place;
-};
-
-struct TorchDistTensor {
-  Shape shape;
-  std::optional<DType> dtype;          // none: one that this program does not have
-  std::vector<TorchDistPiece> pieces;  // inside the tensor; they may leave gaps
+  std::map<std::string, Tensor> tensors;
+  std::map<std::string, Place> objects;
 };
 
 // A directory whose files are mapped. Opening reads ".metadata" alone and compares sizes; pieces
@@ -51,19 +54,20 @@ class TorchDistDirectory {
   explicit TorchDistDirectory(const std::filesystem::path& directory);
 
   const std::filesystem::path& directory() const { return directory_; }
-  const std::map<std::string, TorchDistTensor>& tensors() const { return tensors_; }
-  const std::map<std::string, TorchDistPlace>& objects() const { return objects_; }
+  const TorchDistIndex& index() const { return index_; }
 
-  // The elements of a piece. Views are valid while this directory lives.
-  FileElements elements(const std::string& name, const TorchDistTensor& tensor,
-                        const TorchDistPiece& piece) const;
+  // What torch.save wrote there. Views are valid while this directory lives.
+  TorchFile open(const TorchDistIndex::Place& place) const;
+  // The elements of a piece of the tensor `name`.
+  FileElements elements(const std::string& name, const TorchDistIndex::Tensor& tensor,
+                        const TorchDistIndex::Piece& piece) const;
 
  private:
   class Parser;
 
   std::filesystem::path directory_;
-  std::map<std::string, TorchDistTensor> tensors_;
-  std::map<std::string, TorchDistPlace> objects_;
+  TorchDistIndex index_;
+  std::map<std::string, std::shared_ptr<const MappedFile>> files_;
 };
 
 }  // namespace megatron

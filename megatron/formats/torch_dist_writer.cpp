@@ -2,7 +2,6 @@
 
 #include <span>
 
-#include "megatron/formats/torch_dist.h"
 #include "megatron/formats/torch_writer.h"
 
 namespace megatron {
@@ -32,17 +31,17 @@ void write_properties(PickleWriter& pickle, DType dtype) {
   pickle.end_object();
 }
 
-void write_tensor(PickleWriter& pickle, const WrittenTensor& tensor) {
+void write_tensor(PickleWriter& pickle, const TorchDistIndex::Tensor& tensor) {
   pickle.begin_object(kModule, "TensorStorageMetadata");
   pickle.begin_dict();
-  pickle.text("properties"), write_properties(pickle, tensor.dtype);
+  pickle.text("properties"), write_properties(pickle, tensor.dtype.value());
   write_size(pickle, "size", tensor.shape.dims());
   pickle.text("chunks"), pickle.begin_list();
-  for (const WrittenPiece& piece : tensor.pieces) {
+  for (const TorchDistIndex::Piece& piece : tensor.pieces) {
     pickle.begin_object(kModule, "ChunkStorageMetadata");
     pickle.begin_dict();
-    write_size(pickle, "offsets", piece.offset);
-    write_size(pickle, "sizes", piece.shape.dims());
+    write_size(pickle, "offsets", piece.region.offset);
+    write_size(pickle, "sizes", piece.region.shape.dims());
     pickle.end_dict();
     pickle.end_object();
   }
@@ -53,7 +52,7 @@ void write_tensor(PickleWriter& pickle, const WrittenTensor& tensor) {
 
 // An entry of the dictionary of places.
 void write_place(PickleWriter& pickle, const std::string& name, const std::vector<int64_t>* offset,
-                 const WrittenPlace& place) {
+                 const TorchDistIndex::Place& place) {
   pickle.begin_object(kModule, "MetadataIndex");
   pickle.begin_dict();
   pickle.text("fqn"), pickle.text(name);
@@ -77,8 +76,8 @@ void write_place(PickleWriter& pickle, const std::string& name, const std::vecto
 
 }  // namespace
 
-WrittenPlace TorchDistFile::write(ConstView piece) {
-  WrittenPlace place{name_, file_.bytes_written(), 0};
+TorchDistIndex::Place TorchDistFile::write(ConstView piece) {
+  TorchDistIndex::Place place{name_, file_.bytes_written(), 0};
   TorchWriter writer(file_);
   writer.tensor(piece.dtype, piece.shape);
   writer.write(piece);
@@ -87,7 +86,7 @@ WrittenPlace TorchDistFile::write(ConstView piece) {
   return place;
 }
 
-WrittenPlace write_empty_object(const std::filesystem::path& path) {
+TorchDistIndex::Place write_empty_object(const std::filesystem::path& path) {
   TorchWriter writer(path);
   writer.pickle().begin_list();
   writer.pickle().none();
@@ -113,8 +112,8 @@ void write_torch_dist_metadata(const std::filesystem::path& directory,
   pickle.text("planner_data"), pickle.none();
   pickle.text("storage_data"), pickle.begin_dict();
   for (const auto& [name, tensor] : index.tensors) {
-    for (const WrittenPiece& piece : tensor.pieces) {
-      write_place(pickle, name, &piece.offset, piece.place);
+    for (const TorchDistIndex::Piece& piece : tensor.pieces) {
+      write_place(pickle, name, &piece.region.offset, piece.place);
     }
   }
   for (const auto& [name, place] : index.objects) write_place(pickle, name, nullptr, place);

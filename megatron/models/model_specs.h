@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "megatron/formats/safetensors.h"
+#include "megatron/core/tensor_spec.h"
 #include "megatron/nn/module.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/transformer/config.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -28,27 +29,28 @@ Tensor counted(const Shape& shape, float first = 0) {
   return tensor_of(values, shape);
 }
 
-MappedTensor mapped_tensor(const Shape& ours, Layout layout, size_t parts = 1) {
-  MappedTensor tensor{{"ours", DType::kFloat32, ours}, {}, layout};
+TensorMapping mapped_tensor(const Shape& ours, Layout layout, size_t parts = 1) {
+  TensorMapping tensor{{"ours", DType::kFloat32, ours}, {}, layout};
   for (size_t part = 0; part < parts; ++part) tensor.theirs.push_back(std::to_string(part));
   return tensor;
 }
 
 // Ours, put together from all pieces; rows of padding are zero.
-Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
+Tensor to_ours(const TensorMapping& tensor, std::span<const ConstView> theirs,
                const LayoutSizes& sizes) {
   std::vector<ElementReader> readers;
   for (const ConstView& view : theirs) readers.push_back([view] { return FileElements{view}; });
   const DType dtype = theirs[0].dtype;
   Tensor y = zeros(tensor.ours.shape, dtype, {});
   const int64_t width = y.rank() == 2 ? y.size(1) : 1;
-  for (const MappedPiece& piece : pieces_of(tensor, readers, dtype, sizes)) {
+  for (const TensorPiece& piece : pieces_of(tensor, readers, dtype, sizes)) {
     const FileElements elements = piece.read();
-    EXPECT_EQ(elements.view.shape, piece.shape);
-    const int64_t columns = piece.shape.rank() == 2 ? piece.shape[1] : 1;
-    const int64_t rows = columns == 0 ? 0 : piece.shape.numel() / columns;
-    const int64_t row = piece.offset.empty() ? 0 : piece.offset[0];
-    const int64_t column = piece.offset.size() == 2 ? piece.offset[1] : 0;
+    const Shape& shape = piece.region.shape;
+    EXPECT_EQ(elements.view.shape, shape);
+    const int64_t columns = shape.rank() == 2 ? shape[1] : 1;
+    const int64_t rows = columns == 0 ? 0 : shape.numel() / columns;
+    const int64_t row = piece.region.offset.empty() ? 0 : piece.region.offset[0];
+    const int64_t column = piece.region.offset.size() == 2 ? piece.region.offset[1] : 0;
     for (int64_t r = 0; r < rows; ++r) {
       std::memcpy(
           static_cast<std::byte*>(y.view().data) + ((row + r) * width + column) * size_of(dtype),
@@ -59,7 +61,7 @@ Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
   return y;
 }
 
-void expect_inverse(const MappedTensor& tensor) {
+void expect_inverse(const TensorMapping& tensor) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kUInt8}) {
     const Tensor ours = dtype == DType::kUInt8 || dtype == DType::kFloat64
                             ? zeros(tensor.ours.shape, dtype, {})
@@ -96,14 +98,14 @@ TEST(NameRuleTest, QkvRowsAreWhereMegatronHasThem) {
   const Tensor q = counted({18, 1});
   const Tensor k = counted({6, 1}, 100);
   const Tensor v = counted({6, 1}, 200);
-  const MappedTensor split = mapped_tensor({30, 1}, Layout::kQkvSplit, 3);
+  const TensorMapping split = mapped_tensor({30, 1}, Layout::kQkvSplit, 3);
   const Tensor ours = to_ours(split, std::vector<ConstView>{q.view(), k.view(), v.view()}, kSizes);
   EXPECT_EQ(ours.span<float>()[19], 4 * 3 + 1);
   EXPECT_EQ(ours.span<float>()[24], 100 + 3);
   EXPECT_EQ(ours.span<float>()[27], 200 + 3);
 
   // Queries, keys and values one after the other are the same in thirds.
-  const MappedTensor thirds = mapped_tensor({30, 1}, Layout::kQkvThirds);
+  const TensorMapping thirds = mapped_tensor({30, 1}, Layout::kQkvThirds);
   const Tensor fused = to_theirs(thirds, 0, ours.view(), kSizes);
   expect_identical(fused.slice(0, 18), q);
   expect_identical(fused.slice(18, 6), k);
@@ -114,7 +116,7 @@ TEST(NameRuleTest, AKeyIsBesideItsValue) {
   // Head 1, channel 2: row 8 of the keys; its value's first channel follows.
   const Tensor k = counted({18, 1});
   const Tensor v = counted({18, 1}, 100);
-  const MappedTensor split = mapped_tensor({36, 1}, Layout::kKvSplit, 2);
+  const TensorMapping split = mapped_tensor({36, 1}, Layout::kKvSplit, 2);
   const Tensor ours = to_ours(split, std::vector<ConstView>{k.view(), v.view()}, kSizes);
   EXPECT_EQ(ours.span<float>()[8], 5);
   EXPECT_EQ(ours.span<float>()[9], 103);
@@ -123,7 +125,7 @@ TEST(NameRuleTest, AKeyIsBesideItsValue) {
 TEST(NameRuleTest, TransposedThirdsAreColumns) {
   // One head a group, as GPT-2: c_attn [in, 3h].
   constexpr LayoutSizes kHeads{2, 2, 1, 5};
-  const MappedTensor tensor = mapped_tensor({6, 2}, Layout::kQkvThirdsTranspose);
+  const TensorMapping tensor = mapped_tensor({6, 2}, Layout::kQkvThirdsTranspose);
   const Tensor c_attn = counted({2, 6});
   const Tensor ours = to_ours(tensor, std::vector<ConstView>{c_attn.view()}, kHeads);
   // Columns in the order q0 k0 v0 q1 k1 v1.
@@ -136,7 +138,7 @@ TEST(NameRuleTest, GateComesFirstAndPaddingIsZero) {
   const Tensor fc1 = to_ours(mapped_tensor({4, 1}, Layout::kGateUp, 2),
                              std::vector<ConstView>{gate.view(), up.view()}, kSizes);
   EXPECT_THAT(fc1.span<float>(), ElementsAre(0, 1, 10, 11));
-  const MappedTensor table = mapped_tensor({7, 1}, Layout::kPadVocab);
+  const TensorMapping table = mapped_tensor({7, 1}, Layout::kPadVocab);
   const Tensor rows = counted({5, 1}, 1);
   const Tensor padded = to_ours(table, std::vector<ConstView>{rows.view()}, kSizes);
   EXPECT_THAT(padded.span<float>(), ElementsAre(1, 2, 3, 4, 5, 0, 0));
@@ -168,7 +170,7 @@ TEST(NameRuleTest, RefusesSizesThatDoNotFit) {
 // A rank of a tensor-parallel group moves the elements of its own rows or columns alone.
 TEST(NameRuleTest, PiecesAreAsSmallAsRanksNeed) {
   constexpr LayoutSizes kManyHeads{16, 16, 2, 5};
-  const auto number = [&](const MappedTensor& tensor) {
+  const auto number = [&](const TensorMapping& tensor) {
     const std::vector<ElementReader> none(tensor.theirs.size());
     return pieces_of(tensor, none, DType::kFloat32, kManyHeads).size();
   };
@@ -191,7 +193,7 @@ TEST(NameRuleTest, FindsRulesByLayer) {
     for (std::string& name : names) found.push_back({std::move(name), DType::kFloat32, {2, 2}});
     return found;
   };
-  const std::vector<MappedTensor> tensors =
+  const std::vector<TensorMapping> tensors =
       mapped(table, specs({"layers.11.weight", "final", "layers.0.bias"}));
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_THAT(tensors[0].theirs, ElementsAre("h.11.w"));

@@ -88,7 +88,7 @@ TEST_F(SafetensorsTest, RoundTripsEveryType) {
   EXPECT_EQ(file.metadata().at("note"), "a \"b\"");
   ASSERT_EQ(file.tensors().size(), specs.size());
   for (const TensorSpec& spec : specs) {
-    const FileTensor* tensor = file.find(spec.name);
+    const SafetensorsFile::Entry* tensor = file.find(spec.name);
     ASSERT_NE(tensor, nullptr) << spec.name;
     EXPECT_EQ(tensor->spec.shape, spec.shape);
     EXPECT_EQ(tensor->spec.dtype, spec.dtype);
@@ -247,7 +247,7 @@ TEST_F(SafetensorsTest, SurvivesRandomEdits) {
     try {
       const SafetensorsFile file = opened(bytes);
       int64_t total = 0;
-      for (const FileTensor& tensor : file.tensors()) {
+      for (const SafetensorsFile::Entry& tensor : file.tensors()) {
         for (const std::byte byte : bytes_of(copy_of(tensor.view).view())) {
           total += static_cast<int64_t>(byte);
         }

@@ -38,8 +38,8 @@ class ShardedTest : public testing::Test {
     };
     write_sharded(path(), specs, max_shard_bytes, source, format);
   }
-  static float first_of(const WeightTensor& tensor) {
-    return copy_of(tensor.read().view).span<float>()[0];
+  static float first_of(const StoredTensor& tensor) {
+    return copy_of(whole_elements(tensor).view).span<float>()[0];
   }
   json index() { return read_json(path() / kIndex); }
   void write_text(const std::string& text) { std::ofstream(path() / kIndex) << text; }
@@ -64,10 +64,10 @@ TEST_F(ShardedTest, PacksInOrder) {
   EXPECT_EQ(read_text(path() / kIndex).back(), '\n');
   const ShardedWeights file(path());
   ASSERT_EQ(file.tensors().size(), 4u);
-  for (const WeightTensor& tensor : file.tensors()) {
-    EXPECT_EQ(first_of(tensor), static_cast<float>(tensor.spec.name[0]));
+  for (const auto& [name, tensor] : file.tensors()) {
+    EXPECT_EQ(first_of(tensor), static_cast<float>(name[0]));
   }
-  EXPECT_EQ(file.find("c")->file.filename(), "model-00003-of-00003.safetensors");
+  EXPECT_EQ(file.files().at("c"), "model-00003-of-00003.safetensors");
   EXPECT_EQ(file.find("e"), nullptr);
 }
 
@@ -147,9 +147,9 @@ TEST_F(ShardedTest, TorchFilesHaveTheSameTensors) {
     write(max_shard_bytes, WeightsFormat::kTorch);
     const ShardedWeights file(path());
     ASSERT_EQ(file.tensors().size(), 4u);
-    EXPECT_EQ(file.find("b")->spec.shape, Shape({10}));
-    for (const WeightTensor& tensor : file.tensors()) {
-      EXPECT_EQ(first_of(tensor), static_cast<float>(tensor.spec.name[0]));
+    EXPECT_EQ(file.find("b")->shape, Shape({10}));
+    for (const auto& [name, tensor] : file.tensors()) {
+      EXPECT_EQ(first_of(tensor), static_cast<float>(name[0]));
     }
   }
   EXPECT_FALSE(std::filesystem::exists(path() / "pytorch_model.bin.index.json"));
@@ -159,7 +159,7 @@ TEST_F(ShardedTest, TorchFilesHaveTheSameTensors) {
 TEST_F(ShardedTest, SafetensorsComeFirst) {
   write(20, WeightsFormat::kTorch);
   write(64);
-  EXPECT_EQ(ShardedWeights(path()).find("a")->file.filename(), "model.safetensors");
+  EXPECT_EQ(ShardedWeights(path()).files().at("a"), "model.safetensors");
   EXPECT_THAT(message_of<ConfigError>([&] { write(20, WeightsFormat::kTorch); }),
               HasSubstr("model.safetensors, which readers would prefer"));
 }

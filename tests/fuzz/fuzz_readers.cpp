@@ -141,11 +141,11 @@ std::vector<Reader> readers(const fs::path& directory) {
   };
   const auto safetensors = [](const fs::path& path) {
     const SafetensorsFile file(path);
-    for (const FileTensor& tensor : file.tensors()) copy_of(tensor.view);
+    for (const SafetensorsFile::Entry& tensor : file.tensors()) copy_of(tensor.view);
   };
   const auto weights = [](const fs::path& path) {
     const ShardedWeights file(path);
-    for (const WeightTensor& tensor : file.tensors()) copy_of(tensor.read().view);
+    for (const auto& [name, tensor] : file.tensors()) copy_of(whole_elements(tensor).view);
   };
   // Without the archive, whose checksum would find most damage first.
   const auto pickle = [](const fs::path& path) {
@@ -179,8 +179,8 @@ std::vector<Reader> readers(const fs::path& directory) {
   const auto distributed = [pieces](const fs::path& path) {
     fs::copy_file(path, pieces / kTorchDistMetadata, fs::copy_options::overwrite_existing);
     const TorchDistDirectory files(pieces);
-    for (const auto& [name, tensor] : files.tensors()) {
-      for (const TorchDistPiece& piece : tensor.pieces) {
+    for (const auto& [name, tensor] : files.index().tensors) {
+      for (const TorchDistIndex::Piece& piece : tensor.pieces) {
         copy_of(files.elements(name, tensor, piece).view);
       }
     }

@@ -90,7 +90,7 @@ TEST_F(BadCheckpointTest, HashesOfOtherTensors) {
                                       {"weights", matrix},
                                       {"exp_avg_sq", matrix}}) {
     Manifest changed = saved;
-    TensorRecord& tensor = changed.sections.at(section).at(name);
+    Manifest::Tensor& tensor = changed.sections.at(section).at(name);
     ASSERT_TRUE(tensor.hash);
     *tensor.hash ^= 1;
     write_manifest(directory, changed);

@@ -37,17 +37,17 @@ class FinetuneLabelsTest : public FinetuningTest {
   std::string model_with_head(const std::string& name) const {
     const SafetensorsFile bert(golden("hf/megatron-bert/model.safetensors"));
     const SafetensorsFile head(golden("finetune/" + name + "/head.safetensors"));
-    std::vector<FileTensor> tensors;
+    std::vector<SafetensorsFile::Entry> tensors;
     for (const SafetensorsFile* const file : {&bert, &head}) {
-      for (const FileTensor& tensor : file->tensors()) {
+      for (const SafetensorsFile::Entry& tensor : file->tensors()) {
         if (!tensor.spec.name.starts_with("cls.")) tensors.push_back(tensor);
       }
     }
     std::vector<TensorSpec> specs;
-    for (const FileTensor& tensor : tensors) specs.push_back(tensor.spec);
+    for (const SafetensorsFile::Entry& tensor : tensors) specs.push_back(tensor.spec);
     std::filesystem::create_directory(path(name));
     SafetensorsWriter writer(path(name) / "model.safetensors", specs);
-    for (const FileTensor& tensor : tensors) writer.write(tensor.view);
+    for (const SafetensorsFile::Entry& tensor : tensors) writer.write(tensor.view);
     writer.commit();
     std::filesystem::copy_file(golden("finetune/" + name + "/config.json"),
                                path(name) / "config.json");

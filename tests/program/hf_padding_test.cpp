@@ -37,7 +37,7 @@ class HfPaddingTest : public InferenceTest {
     std::filesystem::copy_file(golden("hf/gpt2/config.json"), model() / "config.json");
     const SafetensorsFile file(golden("hf/gpt2/model.safetensors"));
     std::vector<TensorSpec> specs;
-    for (const FileTensor& tensor : file.tensors()) specs.push_back(tensor.spec);
+    for (const SafetensorsFile::Entry& tensor : file.tensors()) specs.push_back(tensor.spec);
     SafetensorsWriter writer(model() / "model.safetensors", specs);
     for (const TensorSpec& spec : writer.specs()) {
       Tensor values = copy_of(file.at(spec.name));
@@ -142,7 +142,7 @@ TEST_F(HfPaddingTest, ConversionsKeepTheModel) {
   const SafetensorsFile before(model() / "model.safetensors");
   const SafetensorsFile after(path("back") / "model.safetensors");
   EXPECT_EQ(after.tensors().size(), before.tensors().size());
-  for (const FileTensor& tensor : before.tensors()) {
+  for (const SafetensorsFile::Entry& tensor : before.tensors()) {
     megatron::expect_identical(copy_of(after.at(tensor.spec.name)), copy_of(tensor.view));
   }
   const double loss = trained_loss(run_flags(model(), "131", "a"));

@@ -35,14 +35,19 @@ ArgMap model_settings(const HfModel& model) {
   return settings;
 }
 
-WeightTensor tensor_of(const std::string& name, const DeepSpeedShard& shard) {
-  return {{std::string(unwrapped(name)), shard.dtype, shard.shape},
-          shard.file,
-          [read = shard.read, shape = shard.shape] {
-            FileElements elements = read();
-            elements.view.shape = shape;
-            return elements;
-          }};
+// Throws FormatError for a name of two tensors.
+void add_tensor(StoredSection& section, const std::string& name, const Shape& shape, DType dtype,
+                const ElementReader& read, const fs::path& checkpoint) {
+  const std::string path(unwrapped(name));
+  const bool is_new = section
+                          .emplace(path, tensor_in_one_piece(shape, dtype,
+                                                             [read, shape] {
+                                                               FileElements elements = read();
+                                                               elements.view.shape = shape;
+                                                               return elements;
+                                                             }))
+                          .second;
+  if (!is_new) throw FormatError(fmt::format("{}: has {} twice", checkpoint.string(), path));
 }
 
 }  // namespace
@@ -75,9 +80,10 @@ void read_hf_module(const std::vector<std::pair<std::string, DeepSpeedShard>>& w
                     contents.directory.string(), weights.front().first));
   }
   const HfModel model = read_hf_config(*folder);
-  std::map<std::string, std::vector<WeightTensor>> sections;
+  std::map<std::string, StoredSection> sections;
   for (const auto& [name, shard] : weights) {
-    sections[kWeightsSection].push_back(tensor_of(name, shard));
+    add_tensor(sections[kWeightsSection], name, shard.shape, shard.dtype, shard.read,
+               contents.directory);
     for (const auto& [kind, tensors] : state.kinds) {
       const auto found = tensors.find(name);
       if (found == tensors.end()) continue;
@@ -88,8 +94,7 @@ void read_hf_module(const std::vector<std::pair<std::string, DeepSpeedShard>>& w
             "of one save?",
             contents.directory.string(), kind, name, tensor.numel, shard.shape.str()));
       }
-      sections[kind].push_back(
-          tensor_of(name, {shard.file, shard.shape, tensor.dtype, tensor.read}));
+      add_tensor(sections[kind], name, shard.shape, tensor.dtype, tensor.read, contents.directory);
     }
   }
   for (auto& [kind, tensors] : sections) {

@@ -14,7 +14,7 @@ struct DeepSpeedShard {
   std::string file;  // for messages
   Shape shape;
   DType dtype = DType::kFloat32;
-  ShardReader read;  // gives the elements, in any shape
+  ElementReader read;  // gives the elements, in any shape
 };
 
 // Our name of a parameter -> its shards, by tensor-parallel rank.

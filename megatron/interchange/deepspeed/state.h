@@ -20,7 +20,7 @@ namespace megatron {
 struct ShardedState {
   DType dtype = DType::kFloat32;
   int64_t numel = 0;
-  ShardReader read;  // gives them as one axis
+  ElementReader read;  // gives them as one axis
 };
 
 struct DeepSpeedState {

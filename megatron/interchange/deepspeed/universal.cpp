@@ -63,15 +63,11 @@ WholeTensor open_whole(const fs::path& path, const Shape* shape) {
 // The tensor, with as many rows of padding as `rows` asks for; 0: none.
 StoredTensor stored_of(const WholeTensor& whole, int64_t rows) {
   const Shape& shape = whole.shape;
-  StoredTensor stored;
-  stored.shape = shape;
-  stored.dtype = whole.tensor->dtype;
-  const Region region = shard_parts({}, shape)[0].region;
-  stored.pieces = {{region, [whole] {
-                      FileElements elements = whole.file->elements(*whole.tensor);
-                      elements.view.shape = whole.shape;
-                      return elements;
-                    }}};
+  StoredTensor stored = tensor_in_one_piece(shape, whole.tensor->dtype, [whole] {
+    FileElements elements = whole.file->elements(*whole.tensor);
+    elements.view.shape = whole.shape;
+    return elements;
+  });
   if (shape.rank() != 2 || rows <= shape[0]) return stored;
   stored.shape = Shape({rows, shape[1]});
   if (whole.padding == nullptr) return stored;  // zeros
@@ -141,7 +137,7 @@ void read_hf_universal(const fs::path& folder, const std::vector<std::string>& p
       if (parts == Parts::kWeights && !is_weight) continue;
       const fs::path path = folder / parameter / file;
       const WholeTensor whole = open_whole(path, shape == shapes.end() ? nullptr : &shape->second);
-      const ShardReader read = [whole] { return whole.file->elements(*whole.tensor); };
+      const ElementReader read = [whole] { return whole.file->elements(*whole.tensor); };
       const DType dtype = whole.tensor->dtype;
       if (is_weight) {
         weights.emplace_back(parameter, DeepSpeedShard{path.string(), whole.shape, dtype, read});

@@ -75,17 +75,15 @@ void add_product(Tensor& weight, Tensor& a, Tensor& b, float scale) {
 }
 
 StoredTensor merged(const StoredTensor& weight, const StoredAdapter& adapter, double scale) {
-  StoredTensor result{.shape = weight.shape, .dtype = weight.dtype, .pieces = {}};
-  const Region all{std::vector<int64_t>(static_cast<size_t>(weight.shape.rank()), 0), weight.shape};
-  result.pieces.push_back({all, [weight, a = adapter.a, b = adapter.b, scale] {
-                             Tensor sum = read_fp32(weight);
-                             Tensor rows = read_fp32(a);
-                             Tensor columns = read_fp32(b);
-                             add_product(sum, rows, columns, static_cast<float>(scale));
-                             const Tensor rounded = cast(sum, weight.dtype);
-                             return FileElements{rounded.view(), rounded};
-                           }});
-  return result;
+  return tensor_in_one_piece(weight.shape, weight.dtype,
+                             [weight, a = adapter.a, b = adapter.b, scale] {
+                               Tensor sum = read_fp32(weight);
+                               Tensor rows = read_fp32(a);
+                               Tensor columns = read_fp32(b);
+                               add_product(sum, rows, columns, static_cast<float>(scale));
+                               const Tensor rounded = cast(sum, weight.dtype);
+                               return FileElements{rounded.view(), rounded};
+                             });
 }
 
 // The last two parts of a dotted path: "attn.c_attn".
@@ -110,7 +108,7 @@ PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerCo
   for (const StoredAdapter& adapter : adapters_of(contents)) {
     const std::vector<TensorSpec> weight = {
         {adapter.layer + ".weight", adapter.b.dtype, {adapter.b.shape[0], adapter.a.shape[1]}}};
-    MappedTensor rows = mapped(table, weight).front();
+    TensorMapping rows = mapped(table, weight).front();
     rows.ours = {adapter.layer, adapter.b.dtype, adapter.b.shape};
     rows.layout = layout_of_rows(rows.layout);
     const Tensor a = read_whole(adapter.a);

@@ -188,24 +188,9 @@ std::vector<TensorSpec> hf_tensors(const HfModel& model) {
 }
 
 StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
-                              const NameTable& table, std::span<const TensorSpec> ours,
-                              const LayoutSizes& sizes) {
-  StoredSection weights;
-  for (MappedSource& source : open_mapped(file, table, ours, sizes)) {
-    StoredTensor& stored = weights[source.ours.name];
-    stored.shape = source.ours.shape;
-    stored.dtype = source.ours.dtype;
-    for (MappedPiece& piece : source.pieces) {
-      stored.pieces.push_back({{std::move(piece.offset), piece.shape}, std::move(piece.read)});
-    }
-  }
-  return weights;
-}
-
-StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const HfModel& model) {
-  return open_hf_weights(file, hf_names(model.family, model.transformer), hf_tensors(model),
-                         sizes_of(model));
+  return open_mapped(file, hf_names(model.family, model.transformer), hf_tensors(model),
+                     sizes_of(model));
 }
 
 namespace {
@@ -237,7 +222,7 @@ CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, co
   std::vector<TensorSpec> ours = hf_tensors(model);
   if (pooler == HfPooler::kIfThere) add_pooler(*file, model, ours);
   contents.sections[kWeightsSection] =
-      open_hf_weights(file, hf_names(model.family, model.transformer), ours, sizes_of(model));
+      open_mapped(file, hf_names(model.family, model.transformer), ours, sizes_of(model));
   return contents;
 }
 

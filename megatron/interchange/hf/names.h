@@ -18,13 +18,7 @@ NameTable hf_names(HfFamily family, const TransformerConfig& config);
 // Our parameters of the model.
 std::vector<TensorSpec> hf_tensors(const HfModel& model);
 
-// The weights of a folder or file under our names, to be read on demand. Throws FormatError that
-// lists missing, unexpected and mis-shaped tensors.
-StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
-                              const NameTable& table, std::span<const TensorSpec> ours,
-                              const LayoutSizes& sizes);
-
-// The same for the tensors of that model.
+// The weights of a folder or file under our names, like open_mapped().
 StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const HfModel& model);
 

@@ -41,8 +41,8 @@ struct TheirAdapter {
 
 // The adapters of one of our layers, one for each of their layers; empty where they have none.
 struct LayerAdapters {
-  std::string layer;  // "decoder.layers.0.self_attention.linear_qkv"
-  MappedTensor rows;  // the arrangement of B's rows
+  std::string layer;   // "decoder.layers.0.self_attention.linear_qkv"
+  TensorMapping rows;  // the arrangement of B's rows
   std::vector<std::optional<TheirAdapter>> parts;
   int64_t in = 0;
 
@@ -89,7 +89,7 @@ class Reader {
         table_(hf_names(hf_family_of(config), config)) {
     expect_plain(settings_, folder / kConfigFile);
     rank_ = settings_.value("r", int64_t{8});
-    for (const WeightTensor& tensor : file_.tensors()) unread_.insert(tensor.spec.name);
+    for (const auto& [name, tensor] : file_.tensors()) unread_.insert(name);
   }
 
   PeftAdapters read(const StoredSection& base) {
@@ -152,14 +152,10 @@ class Reader {
     }
     for (const std::string_view one : modules) {
       const std::string full = fmt::format("{}{}.{}.weight", kPeftPrefix, one, name);
-      const WeightTensor* const tensor = file_.find(full);
+      const StoredTensor* const tensor = file_.find(full);
       if (tensor == nullptr) continue;
       unread_.erase(full);
-      const Shape& shape = tensor->spec.shape;
-      const Region all{std::vector<int64_t>(static_cast<size_t>(shape.rank()), 0), shape};
-      const StoredTensor stored{
-          .shape = shape, .dtype = tensor->spec.dtype, .pieces = {{all, tensor->read}}};
-      return cast(read_whole(stored), DType::kFloat32);
+      return cast(read_whole(*tensor), DType::kFloat32);
     }
     return std::nullopt;
   }
@@ -213,7 +209,7 @@ class Reader {
     const int64_t rank = result.rank;
     const bool shares_a = adapters.shares_a();
     Tensor a = zeros({rank, adapters.in}, DType::kFloat32, Stream{});
-    MappedTensor rows = adapters.rows;
+    TensorMapping rows = adapters.rows;
     rows.ours = {adapters.layer, DType::kFloat32, {adapters.rows.ours.shape[0], rank}};
     const LayoutSizes sizes{config_.num_attention_heads, config_.num_query_groups,
                             config_.kv_channels, config_.counted_vocab_size()};
@@ -232,16 +228,13 @@ class Reader {
       }
       readers.emplace_back([b] { return FileElements{b.view(), b}; });
     }
-    const Region all{{0, 0}, a.shape()};
-    result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraA)] = {
-        .shape = a.shape(), .pieces = {{all, [a] {
-                                          return FileElements{a.view(), a};
-                                        }}}};
-    StoredTensor b{.shape = rows.ours.shape, .pieces = {}};
-    for (MappedPiece& piece : pieces_of(rows, std::move(readers), DType::kFloat32, sizes)) {
-      b.pieces.push_back({Region{std::move(piece.offset), piece.shape}, std::move(piece.read)});
-    }
-    result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraB)] = std::move(b);
+    result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraA)] =
+        tensor_in_one_piece(a.shape(), DType::kFloat32, [a] {
+          return FileElements{a.view(), a};
+        });
+    result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraB)] = {
+        .shape = rows.ours.shape,
+        .pieces = pieces_of(rows, std::move(readers), DType::kFloat32, sizes)};
   }
 
   void expect_fit(const LayerAdapters& adapters, size_t part, const TheirAdapter& theirs,

@@ -58,8 +58,8 @@ std::optional<BucketName> bucket_name(std::string_view name) {
 
 struct Bucket {
   std::string name;
-  const TorchDistTensor* tensor = nullptr;
-  std::vector<const TorchDistPiece*> pieces;  // by offset
+  const TorchDistIndex::Tensor* tensor = nullptr;
+  std::vector<const TorchDistIndex::Piece*> pieces;  // by offset
 };
 
 // The part of a bucket that is a parameter.
@@ -97,18 +97,19 @@ std::optional<std::vector<Place>> places_of(const RankShard::Chunk& parameters,
 }
 
 // The pieces that are elements [begin, end) of a bucket; none if others overlap its ends.
-std::optional<std::vector<const TorchDistPiece*>> pieces_within(const Bucket& bucket, int64_t begin,
-                                                                int64_t end) {
-  std::vector<const TorchDistPiece*> found;
-  const auto is_before = [](const TorchDistPiece* piece, int64_t at) {
-    return piece->offset[0] < at;
+std::optional<std::vector<const TorchDistIndex::Piece*>> pieces_within(const Bucket& bucket,
+                                                                       int64_t begin, int64_t end) {
+  std::vector<const TorchDistIndex::Piece*> found;
+  const auto is_before = [](const TorchDistIndex::Piece* piece, int64_t at) {
+    return piece->region.offset[0] < at;
   };
-  auto piece = std::ranges::lower_bound(bucket.pieces, begin, {},
-                                        [](const TorchDistPiece* one) { return one->offset[0]; });
+  auto piece = std::ranges::lower_bound(
+      bucket.pieces, begin, {},
+      [](const TorchDistIndex::Piece* one) { return one->region.offset[0]; });
   int64_t at = begin;
   for (; piece != bucket.pieces.end() && is_before(*piece, end); ++piece) {
-    if ((*piece)->offset[0] != at) return std::nullopt;
-    at += (*piece)->shape[0];
+    if ((*piece)->region.offset[0] != at) return std::nullopt;
+    at += (*piece)->region.shape[0];
     found.push_back(*piece);
   }
   if (at != end) return std::nullopt;
@@ -127,8 +128,8 @@ class BucketReader {
   std::string collect_buckets();
   std::string add_state(const MegatronLayout& layout);
   std::string add_chunk(const RankShard& shard, size_t chunk);
-  void add_parameter(const RankShard::Parameter& parameter, const char* section,
-                     const Bucket& bucket, std::vector<const TorchDistPiece*> pieces);
+  void add_parameter(const RankParameter& parameter, const char* section, const Bucket& bucket,
+                     std::vector<const TorchDistIndex::Piece*> pieces);
   std::string difference_from_weights() const;
   void read_numbers();
   void drop_state() {
@@ -144,14 +145,14 @@ class BucketReader {
 
 std::string BucketReader::collect_buckets() {
   std::map<std::tuple<int64_t, int64_t, std::string_view>, std::map<int64_t, Bucket>> found;
-  for (const auto& [name, tensor] : checkpoint_->files().tensors()) {
+  for (const auto& [name, tensor] : checkpoint_->files().index().tensors) {
     const auto parsed = bucket_name(name);
     if (!parsed) continue;
     if (tensor.shape.rank() != 1 || !tensor.dtype) return fmt::format("{} is no flat buffer", name);
     Bucket bucket{name, &tensor, {}};
-    for (const TorchDistPiece& piece : tensor.pieces) bucket.pieces.push_back(&piece);
+    for (const TorchDistIndex::Piece& piece : tensor.pieces) bucket.pieces.push_back(&piece);
     std::ranges::sort(bucket.pieces, {},
-                      [](const TorchDistPiece* piece) { return piece->offset[0]; });
+                      [](const TorchDistIndex::Piece* piece) { return piece->region.offset[0]; });
     auto& buckets = found[{parsed->rank, parsed->chunk, parsed->kind}];
     if (!buckets.emplace(parsed->bucket, std::move(bucket)).second) {
       return fmt::format("{} has buffers of several types", name);
@@ -231,8 +232,9 @@ std::string BucketReader::add_chunk(const RankShard& shard, size_t chunk) {
   return "";
 }
 
-void BucketReader::add_parameter(const RankShard::Parameter& parameter, const char* section,
-                                 const Bucket& bucket, std::vector<const TorchDistPiece*> pieces) {
+void BucketReader::add_parameter(const RankParameter& parameter, const char* section,
+                                 const Bucket& bucket,
+                                 std::vector<const TorchDistIndex::Piece*> pieces) {
   const Shape& whole = contents_.sections.at(kWeightsSection).at(parameter.ours).shape;
   const DType dtype = *bucket.tensor->dtype;
   StoredTensor& stored = contents_.sections[section][parameter.ours];
@@ -252,9 +254,9 @@ void BucketReader::add_parameter(const RankShard::Parameter& parameter, const ch
     }
     Tensor y(shape, dtype, Stream{});
     auto* to = static_cast<std::byte*>(y.view().data);
-    for (const TorchDistPiece* piece : pieces) {
+    for (const TorchDistIndex::Piece* piece : pieces) {
       const FileElements elements = checkpoint->files().elements(name, *tensor, *piece);
-      const auto bytes = static_cast<size_t>(piece->shape.numel() * size_of(dtype));
+      const auto bytes = static_cast<size_t>(piece->region.shape.numel() * size_of(dtype));
       if (bytes > 0) std::memcpy(to, elements.view.data, bytes);
       to += bytes;
     }
@@ -281,12 +283,11 @@ std::string BucketReader::difference_from_weights() const {
 }
 
 void BucketReader::read_numbers() {
-  const auto& objects = checkpoint_->files().objects();
+  const auto& objects = checkpoint_->files().index().objects;
   const auto read = [&](const char* what, const auto& use) {
     const auto object = objects.find(fmt::format("{}0.{}/shard_0_1", kBuffers, what));
     if (object == objects.end()) return;
-    const TorchDistPlace& place = object->second;
-    const TorchFile file(place.file, place.file->bytes().subspan(place.begin, place.bytes));
+    const TorchFile file = checkpoint_->files().open(object->second);
     const auto items = file.root().items();
     if (!items.empty()) use(file, items[0]);
   };

@@ -111,9 +111,9 @@ class DistReader {
     constexpr std::string_view kPrefix = "optimizer.state.fp32_param.";
     if (!name.starts_with(kPrefix)) return false;
     const std::string first = fmt::format("optimizer.state.param.{}", name.substr(kPrefix.size()));
-    return checkpoint_->files().tensors().contains(first);
+    return checkpoint_->files().index().tensors.contains(first);
   }
-  void add_tensor(const std::string& name, const Key& key, const TorchDistTensor& tensor);
+  void add_tensor(const std::string& name, const Key& key, const TorchDistIndex::Tensor& tensor);
   // The halves of a gated product, which some options keep apart.
   enum class Half { kBoth, kGate, kUp };
   void add_piece(StoredSection& section, const std::string& ours, Half half, Shape whole,
@@ -137,7 +137,7 @@ class DistReader {
 
 void DistReader::read_tensors() {
   contents_.sections[kWeightsSection];
-  for (const auto& [name, tensor] : checkpoint_->files().tensors()) {
+  for (const auto& [name, tensor] : checkpoint_->files().index().tensors) {
     const Key key = key_of(name);
     if (is_second_name(name)) continue;
     if (is_dist_bucket(name)) {
@@ -156,7 +156,7 @@ void DistReader::read_tensors() {
 }
 
 void DistReader::add_tensor(const std::string& name, const Key& key,
-                            const TorchDistTensor& tensor) {
+                            const TorchDistIndex::Tensor& tensor) {
   const bool is_of_all_layers = is_merged(key.path);
   std::string path = is_of_all_layers ? first_of_merged(key.path) : key.path;
   Half half = Half::kBoth;
@@ -174,34 +174,33 @@ void DistReader::add_tensor(const std::string& name, const Key& key,
                                   contents_.directory.string(), name));
   }
   StoredSection& section = contents_.sections[key.section];
-  const auto reader = [&](const TorchDistPiece& piece) {
+  const auto reader = [&](const TorchDistIndex::Piece& piece) {
     return [checkpoint = checkpoint_, &name, &tensor, &piece] {
       return checkpoint->files().elements(name, tensor, piece);
     };
   };
   if (!is_of_all_layers) {
     const std::string ours = found->layer ? with_layer(found->ours, *found->layer) : found->ours;
-    for (const TorchDistPiece& piece : tensor.pieces) {
-      add_piece(section, ours, half, tensor.shape, *tensor.dtype,
-                {{piece.offset, piece.shape}, reader(piece)});
+    for (const TorchDistIndex::Piece& piece : tensor.pieces) {
+      add_piece(section, ours, half, tensor.shape, *tensor.dtype, {piece.region, reader(piece)});
     }
     return;
   }
   if (tensor.shape.rank() < 2) fail(fmt::format("{} has shape {}", name, tensor.shape.str()));
   const Shape whole(tensor.shape.dims().subspan(1));
-  for (const TorchDistPiece& piece : tensor.pieces) {
-    const Region region = {{piece.offset.begin() + 1, piece.offset.end()},
-                           Shape(piece.shape.dims().subspan(1))};
+  for (const TorchDistIndex::Piece& piece : tensor.pieces) {
+    const Region region = {{piece.region.offset.begin() + 1, piece.region.offset.end()},
+                           Shape(piece.region.shape.dims().subspan(1))};
     const int64_t bytes = region.shape.numel() * size_of(*tensor.dtype);
-    for (int64_t i = 0; i < piece.shape[0]; ++i) {
+    for (int64_t i = 0; i < piece.region.shape[0]; ++i) {
       const auto read = [all = reader(piece), skipped = i * bytes, shape = region.shape] {
         FileElements elements = all();
         elements.view.data = static_cast<const std::byte*>(elements.view.data) + skipped;
         elements.view.shape = shape;
         return elements;
       };
-      add_piece(section, with_layer(found->ours, piece.offset[0] + i), half, whole, *tensor.dtype,
-                {region, read});
+      add_piece(section, with_layer(found->ours, piece.region.offset[0] + i), half, whole,
+                *tensor.dtype, {region, read});
     }
   }
 }
@@ -243,7 +242,7 @@ void DistReader::expect_complete() const {
 }
 
 void DistReader::read_random_state() {
-  const auto& objects = checkpoint_->files().objects();
+  const auto& objects = checkpoint_->files().index().objects;
   const bool is_there = std::ranges::any_of(
       objects, [](const auto& object) { return object.first.starts_with("rng_state"); });
   if (is_there) {
@@ -256,7 +255,7 @@ void DistReader::read_optimizer() {
       "save it with --ckpt-fully-parallel-save and --dist-ckpt-optim-fully-reshardable there";
   std::string& problem = contents_.optimizer_problem;
   if (has_buckets_) problem = read_dist_buckets(checkpoint_, contents_);
-  for (const auto& [name, place] : checkpoint_->files().objects()) {
+  for (const auto& [name, place] : checkpoint_->files().index().objects) {
     if (name.starts_with("optimizer.distributed") && !has_buckets_) {
       problem = fmt::format("{} is state of a rank's buffers", name);
     }
@@ -330,16 +329,14 @@ DistCheckpoint::DistCheckpoint(const fs::path& directory) {
   expect_torch_dist(directory);
   files_ = std::make_unique<TorchDistDirectory>(directory);
   std::vector<std::string> paths;
-  for (const auto& [name, tensor] : files_->tensors()) paths.push_back(key_of(name).path);
+  for (const auto& [name, tensor] : files_->index().tensors) paths.push_back(key_of(name).path);
   kind_ = kind_of_paths(paths);
-  const auto common = files_->objects().find(kCommonObject);
+  const auto common = files_->index().objects.find(kCommonObject);
   if (fs::exists(directory / kCommonFile)) {
     root_file_ = std::make_unique<TorchFile>(directory / kCommonFile);
     root_ = root_file_->root();
-  } else if (common != files_->objects().end()) {
-    const TorchDistPlace& place = common->second;
-    root_file_ = std::make_unique<TorchFile>(place.file,
-                                             place.file->bytes().subspan(place.begin, place.bytes));
+  } else if (common != files_->index().objects.end()) {
+    root_file_ = std::make_unique<TorchFile>(files_->open(common->second));
     const auto items = root_file_->root().items();
     if (!items.empty()) root_ = items[0];
   }

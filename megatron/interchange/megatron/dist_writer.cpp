@@ -74,13 +74,13 @@ Manifest write_pieces(const fs::path& directory, const CheckpointContents& conte
   TorchDistFile file(directory / fmt::format("__{}_0.distcp", rank));
   for (const auto& [section, tensors] : contents.sections) {
     for (const auto& [name, tensor] : tensors) {
-      TensorRecord& record = manifest.sections[section][name];
+      Manifest::Tensor& record = manifest.sections[section][name];
       record = {tensor.shape, tensor.dtype, {}};
       const MergedName merged = merged_name(name);
       for (const TensorPiece& piece : tensor.pieces) {
         FileElements elements = piece.read();
         elements.view.shape = Shape(with_layer(merged, elements.view.shape.dims(), 1));
-        const WrittenPlace place = file.write(elements.view);
+        const TorchDistIndex::Place place = file.write(elements.view);
         manifest.files[place.file] = {place.begin + place.bytes, 0};
         record.chunks.push_back(
             {place.file, fmt::format("{}+{}", place.begin, place.bytes), piece.region, 0});
@@ -91,7 +91,7 @@ Manifest write_pieces(const fs::path& directory, const CheckpointContents& conte
   return manifest;
 }
 
-WrittenPlace place_of(const ChunkRecord& chunk) {
+TorchDistIndex::Place place_of(const Manifest::Chunk& chunk) {
   const size_t plus = chunk.key.find('+');
   return {chunk.file, std::stoll(chunk.key.substr(0, plus)),
           std::stoll(chunk.key.substr(plus + 1))};
@@ -139,7 +139,8 @@ class IndexWriter {
   }
 
  private:
-  void add_tensors(const std::string& prefix, const std::map<std::string, TensorRecord>& records);
+  void add_tensors(const std::string& prefix,
+                   const std::map<std::string, Manifest::Tensor>& records);
   void add_extra_states();
   void add_random_states();
   void write_common();
@@ -155,15 +156,15 @@ class IndexWriter {
 };
 
 void IndexWriter::add_tensors(const std::string& prefix,
-                              const std::map<std::string, TensorRecord>& records) {
+                              const std::map<std::string, Manifest::Tensor>& records) {
   for (const auto& [ours, record] : records) {
     const MergedName merged = merged_name(ours);
-    WrittenTensor& tensor = index_.tensors[prefix + merged.name];
+    TorchDistIndex::Tensor& tensor = index_.tensors[prefix + merged.name];
     tensor.shape = Shape(with_layer(merged, record.shape.dims(), layers_));
     tensor.dtype = record.dtype;
-    for (const ChunkRecord& chunk : record.chunks) {
-      tensor.pieces.push_back({with_layer(merged, chunk.region.offset, merged.layer.value_or(0)),
-                               Shape(with_layer(merged, chunk.region.shape.dims(), 1)),
+    for (const Manifest::Chunk& chunk : record.chunks) {
+      tensor.pieces.push_back({{with_layer(merged, chunk.region.offset, merged.layer.value_or(0)),
+                                Shape(with_layer(merged, chunk.region.shape.dims(), 1))},
                                place_of(chunk)});
     }
   }
@@ -171,7 +172,7 @@ void IndexWriter::add_tensors(const std::string& prefix,
 
 // Loading is strict: modules of Transformer Engine, or what stands for them, must find a state.
 void IndexWriter::add_extra_states() {
-  const WrittenPlace empty = write_empty_object(directory_ / "extra_state.distcp");
+  const TorchDistIndex::Place empty = write_empty_object(directory_ / "extra_state.distcp");
   std::vector<std::string> modules = extra_states(MegatronNaming::kCoreFused);
   modules.emplace_back("self_attention.core_attention");
   for (const std::string& module : modules) {

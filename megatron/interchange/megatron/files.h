@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,12 +17,12 @@
 namespace megatron {
 
 // A parameter in a rank's file, in the order in which its optimizer counts them.
-struct RankTensor {
-  std::string path;  // in the file
-  std::string ours;  // whole name, with the number of the layer in the model
-  bool is_tied_copy = false;
-  const PyTensor* tensor = nullptr;
-  ParameterInfo info;  // its sharding is that of this rank
+struct RankParameter {
+  std::string ours;    // whole name, with the number of the layer in the model
+  std::string path;    // its key in the file
+  Shape shape;         // of the rank's shard
+  ParameterInfo info;  // its sharding is that of this rank; is_copy: not saved under `ours`
+  const PyTensor* tensor = nullptr;  // in a file that is read
 };
 
 // A tensor- and pipeline-parallel rank.
@@ -31,19 +30,16 @@ struct RankFiles {
   int64_t tensor = 0;
   int64_t pipeline = 0;
   std::shared_ptr<TorchFile> file;
-  std::shared_ptr<TorchFile> optimizer_file;    // distrib_optim.pt
-  std::vector<std::vector<RankTensor>> chunks;  // by virtual stage
+  std::shared_ptr<TorchFile> optimizer_file;       // distrib_optim.pt
+  std::vector<std::vector<RankParameter>> chunks;  // by virtual stage
 
   PyValue root() const { return file->root(); }
-  std::vector<RankTensor> parameters() const {
-    std::vector<RankTensor> all;
+  std::vector<RankParameter> parameters() const {
+    std::vector<RankParameter> all;
     for (const auto& chunk : chunks) all.insert(all.end(), chunk.begin(), chunk.end());
     return all;
   }
 };
-
-// Reads a rank's shard of a tensor.
-using ShardReader = std::function<FileElements()>;
 
 // The file of weights in a rank's folder, if there is one.
 std::optional<std::filesystem::path> rank_file(const std::filesystem::path& folder);

@@ -13,7 +13,7 @@ namespace {
 
 FlatLayout flat_layout_of(const RankShard& shard, size_t chunk) {
   std::vector<FlatItem> items;
-  for (const RankShard::Parameter& parameter : shard.chunks()[chunk])
+  for (const RankParameter& parameter : shard.chunks()[chunk])
     items.push_back({parameter.shape.numel()});
   // Compat: core_r0.5.0 has buckets where reduction is overlapped, on the first stage.
   const bool has_buckets = chunk == 0 && shard.pipeline() == 0 &&

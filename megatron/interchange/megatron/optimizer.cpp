@@ -33,7 +33,7 @@ class OptimizerReader {
   void read_groups(PyValue optimizer, PyValue wrapper);
   void read_flat_state();
   void read_flat_chunk(size_t chunk, PyValue buffers);
-  void add_state(const std::string& section, const RankTensor& parameter, PyValue value);
+  void add_state(const std::string& section, const RankParameter& parameter, PyValue value);
 
   const RankFiles& rank_;
   const ArgMap& args_;
@@ -41,15 +41,15 @@ class OptimizerReader {
   std::map<std::string, ArgMap>& scalars_;
 };
 
-void OptimizerReader::add_state(const std::string& section, const RankTensor& parameter,
+void OptimizerReader::add_state(const std::string& section, const RankParameter& parameter,
                                 PyValue value) {
   const PyTensor* tensor = value.tensor();
   if (tensor == nullptr) return;
-  if (!(tensor->shape == parameter.tensor->shape)) {
+  if (!(tensor->shape == parameter.shape)) {
     fail(fmt::format("{} of {} has shape {}, the parameter {}", section, parameter.path,
-                     tensor->shape.str(), parameter.tensor->shape.str()));
+                     tensor->shape.str(), parameter.shape.str()));
   }
-  if (parameter.is_tied_copy) return;
+  if (parameter.info.is_copy) return;
   sink_(section, parameter, tensor->dtype,
         [file = rank_.file, tensor] { return file->elements(*tensor); });
 }
@@ -86,7 +86,7 @@ void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
   const PyValue* main_names[] = {wrapper.find("fp32_from_fp16_params"),
                                  wrapper.find("fp32_from_fp16")};
   const PyValue* main = main_names[0] != nullptr ? main_names[0] : main_names[1];
-  const std::vector<RankTensor> all = rank_.parameters();
+  const std::vector<RankParameter> all = rank_.parameters();
   for (size_t g = 0; g < groups->items().size(); ++g) {
     const PyValue group = groups->items()[g];
     const auto number = [&](const char* name) {
@@ -96,8 +96,8 @@ void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
     const PyValue* ids = group.find("params");
     if (ids == nullptr || by_id.empty()) continue;  // the state is in another file
     const double decay = number("wd_mult").value_or(number("weight_decay").value_or(1.0));
-    std::vector<RankTensor> members;
-    for (const RankTensor& parameter : all) {
+    std::vector<RankParameter> members;
+    for (const RankParameter& parameter : all) {
       const PyValue* decoupled = group.find("is_decoupled_lr");
       const bool is_of_kind = groups->items().size() <= 2 || decoupled == nullptr ||
                               decoupled->boolean() == parameter.info.is_embedding_or_output;
@@ -147,9 +147,9 @@ void OptimizerReader::read_flat_state() {
 // Parameters lie in a flat buffer one behind the other, last first (flat_layout.h). The versions
 // differ in alignment and buckets; the sizes in the file say which it is.
 void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
-  const std::vector<RankTensor>& parameters = rank_.chunks[chunk];
+  const std::vector<RankParameter>& parameters = rank_.chunks[chunk];
   std::vector<FlatItem> items;
-  for (const RankTensor& parameter : parameters) items.push_back({parameter.tensor->shape.numel()});
+  for (const RankParameter& parameter : parameters) items.push_back({parameter.shape.numel()});
   const auto tensors_of = [&](const char* kind) {
     std::vector<const PyTensor*> tensors;
     const PyValue* value = buffers.find(kind);
@@ -194,7 +194,7 @@ void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
                       kind.theirs, rank_.optimizer_file->path().filename().string()));
     }
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].is_tied_copy) continue;
+      if (parameters[i].info.is_copy) continue;
       const FlatPlace& place = found->places[i];
       const PyTensor* bucket = buckets[static_cast<size_t>(place.bucket)];
       const int64_t begin = place.begin - found->buckets[static_cast<size_t>(place.bucket)].begin;

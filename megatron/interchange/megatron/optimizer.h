@@ -6,6 +6,7 @@
 #include <string>
 
 #include "megatron/core/arg_map.h"
+#include "megatron/formats/stored_tensor.h"
 #include "megatron/interchange/megatron/files.h"
 
 // The optimizer's state in Megatron-LM's checkpoints, which numbers parameters instead of naming
@@ -16,8 +17,8 @@ namespace megatron {
 inline constexpr int64_t kMegatronBucketSize = 40'000'000;
 
 // A rank's shard of a kind of state, of the shape of its parameter.
-using StateSink = std::function<void(const std::string& section, const RankTensor& parameter,
-                                     DType dtype, const ShardReader& reader)>;
+using StateSink = std::function<void(const std::string& section, const RankParameter& parameter,
+                                     DType dtype, const ElementReader& reader)>;
 
 // Puts the number of updates and the loss scale of an optimizer's dictionary into `scalars`, where
 // it tells them. Throws Unsupported for groups of parameters with learning rates of their own.

@@ -64,7 +64,7 @@ class OptimizerWriter {
     for (const auto& group : shard_.groups()) {
       if (group.empty()) continue;
       pickle_.begin_list();
-      for (const RankShard::Parameter* parameter : group) {
+      for (const RankParameter* parameter : group) {
         file_.tensor(kMainParamSection, *parameter, DType::kFloat32);
       }
       pickle_.end_list();
@@ -105,7 +105,7 @@ class OptimizerWriter {
     pickle_.begin_dict();
     int64_t id = 0;
     for (const auto& group : shard_.groups()) {
-      for (const RankShard::Parameter* parameter : group) {
+      for (const RankParameter* parameter : group) {
         pickle_.integer(id++), pickle_.begin_dict();
         // PyTorch's AdamW counts here, apex's FusedAdam in the group.
         file_.key("step"),

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-void RankFile::tensor(const char* section, const RankShard::Parameter& parameter, DType dtype) {
+void RankFile::tensor(const char* section, const RankParameter& parameter, DType dtype) {
   writer_.tensor(dtype, parameter.shape);
   elements_.emplace_back([this, section, &parameter, dtype] {
     FileElements elements = shard_.elements(section, parameter);

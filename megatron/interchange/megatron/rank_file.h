@@ -21,7 +21,7 @@ class RankFile {
   PickleWriter& pickle() { return writer_.pickle(); }
   void key(std::string_view name) { pickle().text(name); }
   // Announces the rank's shard of a tensor of a section as the next value.
-  void tensor(const char* section, const RankShard::Parameter& parameter, DType dtype);
+  void tensor(const char* section, const RankParameter& parameter, DType dtype);
   void constant(Tensor value);
   // Writes the elements; the file appears.
   void commit();

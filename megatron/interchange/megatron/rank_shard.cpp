@@ -41,7 +41,7 @@ RankShard::Chunk RankShard::chunk_of(int64_t chunk) const {
     ParameterInfo info = table_.at(ours);
     info.sharding = info.sharding.on_rank(tensor_, layout_.tensor_model_parallel_size);
     parameters.push_back(
-        {ours, std::move(path), info.sharding.local(weights_.at(ours).shape), info});
+        {ours, std::move(path), info.sharding.local(weights_.at(ours).shape), info, nullptr});
   };
   const bool is_tied = !weights_.contains(kOutputWeights);
   if (is_tied && stages_.is_last(here) && !stages_.has_embeddings(here)) {
@@ -61,10 +61,10 @@ RankShard::Chunk RankShard::chunk_of(int64_t chunk) const {
   return parameters;
 }
 
-std::array<std::vector<const RankShard::Parameter*>, 2> RankShard::groups() const {
-  std::array<std::vector<const Parameter*>, 2> groups;
+std::array<std::vector<const RankParameter*>, 2> RankShard::groups() const {
+  std::array<std::vector<const RankParameter*>, 2> groups;
   for (const Chunk& chunk : chunks_) {
-    for (const Parameter& parameter : chunk) {
+    for (const RankParameter& parameter : chunk) {
       groups[is_decayed(parameter.info.role) ? 0 : 1].push_back(&parameter);
     }
   }
@@ -84,7 +84,7 @@ DType RankShard::grad_dtype() const {
   return is_fp32 ? DType::kFloat32 : weights_dtype_;
 }
 
-FileElements RankShard::elements(const char* section, const Parameter& parameter) const {
+FileElements RankShard::elements(const char* section, const RankParameter& parameter) const {
   const StoredTensor& stored = contents_.sections.at(section).at(parameter.ours);
   const std::vector<ShardPart> parts = shard_parts(parameter.info.sharding, stored.shape);
   if (parts.size() == 1) return elements_of(stored, parts[0].region);

@@ -8,6 +8,7 @@
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/formats/torch_writer.h"
+#include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/interchange/megatron/stages.h"
 #include "megatron/interchange/megatron/writer.h"
@@ -19,14 +20,7 @@ namespace megatron {
 // Megatron-LM registers them, and its shards of their tensors.
 class RankShard {
  public:
-  // A tensor of the rank's file.
-  struct Parameter {
-    std::string ours;  // whose elements
-    std::string path;  // its key in the file
-    Shape shape;       // of the shard
-    ParameterInfo info;
-  };
-  using Chunk = std::vector<Parameter>;  // of a stage of the pipeline
+  using Chunk = std::vector<RankParameter>;  // of a stage of the pipeline
 
   // Keeps references to both.
   RankShard(const CheckpointContents& contents, const MegatronLayout& layout, int64_t tensor,
@@ -43,7 +37,7 @@ class RankShard {
     return stages_.is_last({pipeline_, static_cast<int64_t>(chunk)});
   }
   // Parameters as the optimizer numbers them: those with weight decay, then those without.
-  std::array<std::vector<const Parameter*>, 2> groups() const;
+  std::array<std::vector<const RankParameter*>, 2> groups() const;
 
   DType weights_dtype() const { return weights_dtype_; }
   DType grad_dtype() const;
@@ -55,7 +49,7 @@ class RankShard {
   double scalar(const char* owner, const char* name) const;
 
   // The rank's elements of a section's tensor for a parameter.
-  FileElements elements(const char* section, const Parameter& parameter) const;
+  FileElements elements(const char* section, const RankParameter& parameter) const;
 
  private:
   Chunk chunk_of(int64_t chunk) const;

@@ -73,12 +73,12 @@ void add_retro_settings(const std::vector<std::string>& paths, ArgMap& args) {
 
 // Puts the tied copy of the embedding where the older models register it: before the heads, which
 // their files have before it.
-void order_as_registered(std::vector<RankTensor>& chunk) {
-  const auto is_copy = [](const RankTensor& parameter) {
+void order_as_registered(std::vector<RankParameter>& chunk) {
+  const auto is_copy = [](const RankParameter& parameter) {
     return parameter.path == megatron_tied_name(MegatronNaming::kLegacy);
   };
   const auto copy = std::ranges::find_if(chunk, is_copy);
-  const auto first_head = std::ranges::find_if(chunk, [](const RankTensor& parameter) {
+  const auto first_head = std::ranges::find_if(chunk, [](const RankParameter& parameter) {
     return !parameter.path.starts_with("language_model.");
   });
   if (copy != chunk.end()) std::rotate(first_head, copy, copy + 1);
@@ -113,9 +113,9 @@ class MegatronReader {
   // The number of a layer of the checkpoint for layer 0 of each stack in a file.
   using FirstLayers = std::map<std::string_view, int64_t>;
   void read_chunk(RankFiles& rank, PyValue model, FirstLayers first_layers);
-  void add_shard(const RankFiles& rank, const std::string& section, const RankTensor& parameter,
-                 DType dtype, const ShardReader& reader);
-  std::vector<ShardPart> parts_of(const RankTensor& parameter, const Shape& whole,
+  void add_shard(const RankFiles& rank, const std::string& section, const RankParameter& parameter,
+                 DType dtype, const ElementReader& reader);
+  std::vector<ShardPart> parts_of(const RankParameter& parameter, const Shape& whole,
                                   int64_t rank) const;
   void read_optimizers();
 
@@ -188,7 +188,7 @@ void MegatronReader::read_models() {
         const std::vector<PyValue> models = models_in(rank);
         if (chunk >= models.size() || !models[chunk].is_dict()) fail(rank, "has no model");
         read_chunk(rank, models[chunk], first_layers);
-        for (const RankTensor& parameter : rank.chunks.back()) {
+        for (const RankParameter& parameter : rank.chunks.back()) {
           std::optional<int64_t> layer;
           without_layer(parameter.ours, layer);
           if (!layer) continue;
@@ -202,7 +202,7 @@ void MegatronReader::read_models() {
 }
 
 void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers first_layers) {
-  std::vector<RankTensor>& chunk = rank.chunks.emplace_back();
+  std::vector<RankParameter>& chunk = rank.chunks.emplace_back();
   std::vector<std::string> unknown;
   std::vector<std::string> paths;
   for (const auto& [path, value] : flattened(model)) paths.push_back(path);
@@ -228,10 +228,10 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
     if (name->ours.starts_with("embedding.") && rank.pipeline > 0) name->is_tied_copy = true;
     const std::string_view stack = stack_of(name->ours) == kEncoderKey ? kEncoderKey : kDecoderKey;
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
+    info.is_copy = name->is_tied_copy;
     chunk.push_back(
-        {path,
-         name->layer ? with_layer(name->ours, *name->layer + first_layers[stack]) : name->ours,
-         name->is_tied_copy, tensor, info});
+        {name->layer ? with_layer(name->ours, *name->layer + first_layers[stack]) : name->ours,
+         path, tensor->shape, info, tensor});
     if (name->is_tied_copy) continue;
     const auto reader = [file = rank.file, tensor] { return file->elements(*tensor); };
     add_shard(rank, kWeightsSection, chunk.back(), tensor->dtype, reader);
@@ -243,7 +243,7 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
   order_as_registered(chunk);
 }
 
-std::vector<ShardPart> MegatronReader::parts_of(const RankTensor& parameter, const Shape& whole,
+std::vector<ShardPart> MegatronReader::parts_of(const RankParameter& parameter, const Shape& whole,
                                                 int64_t rank) const {
   if (version_ < 2 && kind_ == ModelKind::kT5) {
     throw Unsupported(
@@ -265,10 +265,10 @@ std::vector<ShardPart> MegatronReader::parts_of(const RankTensor& parameter, con
 }
 
 void MegatronReader::add_shard(const RankFiles& rank, const std::string& section,
-                               const RankTensor& parameter, DType dtype,
-                               const ShardReader& reader) {
+                               const RankParameter& parameter, DType dtype,
+                               const ElementReader& reader) {
   const std::string& ours = parameter.ours;
-  const Shape& shard = parameter.tensor->shape;
+  const Shape& shard = parameter.shape;
   const Sharding& sharding = parameter.info.sharding;
   if (!sharding.is_divided() && rank.tensor > 0) return;  // the same as on rank 0
   if (shard.rank() <= std::max(sharding.axis, 0)) {
@@ -295,8 +295,8 @@ void MegatronReader::add_shard(const RankFiles& rank, const std::string& section
 
 void MegatronReader::read_optimizers() {
   for (const RankFiles& rank : ranks_) {
-    const auto sink = [&](const std::string& section, const RankTensor& parameter, DType dtype,
-                          const ShardReader& reader) {
+    const auto sink = [&](const std::string& section, const RankParameter& parameter, DType dtype,
+                          const ElementReader& reader) {
       add_shard(rank, section, parameter, dtype, reader);
     };
     read_megatron_optimizer(rank, contents_.args, sink, contents_.scalars);

@@ -8,7 +8,7 @@ namespace megatron {
 namespace {
 
 Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
-  Region region{std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole.with(0, count)};
+  Region region = whole_region(whole.with(0, count));
   region.offset[0] = begin;
   return region;
 }
@@ -16,9 +16,7 @@ Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
 }  // namespace
 
 std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole) {
-  if (sharding.is_whole()) {
-    return {{0, {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole}}};
-  }
+  if (sharding.is_whole()) return {{0, whole_region(whole)}};
   const Shape shard = sharding.local(whole);
   std::vector<ShardPart> parts;
   for (const Sharding::Block& block : sharding.blocks(shard)) {
@@ -56,7 +54,7 @@ std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_
 }
 
 std::vector<TensorPiece> pieces_of_shard(const std::vector<ShardPart>& parts, const Shape& shard,
-                                         DType dtype, const ShardReader& reader) {
+                                         DType dtype, const ElementReader& reader) {
   const bool is_empty = shard.rank() == 0 || shard[0] == 0;
   const int64_t row_bytes = is_empty ? 0 : shard.numel() / shard[0] * size_of(dtype);
   std::vector<TensorPiece> pieces;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "megatron/checkpoint/contents.h"
-#include "megatron/checkpoint/region.h"
+#include "megatron/formats/region.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/nn/parameter.h"
 
@@ -28,6 +28,6 @@ std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_
 
 // The pieces of the whole tensor that are those parts of a shard, which `reader` reads.
 std::vector<TensorPiece> pieces_of_shard(const std::vector<ShardPart>& parts, const Shape& shard,
-                                         DType dtype, const ShardReader& reader);
+                                         DType dtype, const ElementReader& reader);
 
 }  // namespace megatron

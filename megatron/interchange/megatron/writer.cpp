@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 constexpr double kCheckpointVersion = 3.0;
 constexpr std::string_view kModelPrefix = "language_model.";
 
-using ShardParameter = RankShard::Parameter;
 using Chunk = RankShard::Chunk;
 
 // Writes the file of one rank.
@@ -88,7 +87,7 @@ class RankWriter {
   void write_group(const Chunk& chunk, const std::string& prefix, const std::string& group,
                    const std::vector<std::string>& inner = {}) {
     const std::string inside = fmt::format("{}{}.", prefix, group);
-    if (std::ranges::none_of(chunk, [&](const ShardParameter& parameter) {
+    if (std::ranges::none_of(chunk, [&](const RankParameter& parameter) {
           return parameter.path.starts_with(inside);
         })) {
       return;
@@ -109,7 +108,7 @@ class RankWriter {
     pickle_.end_ordered_dict();
   }
   void write_flat(const Chunk& chunk, std::string_view prefix) {
-    for (const ShardParameter& parameter : chunk) {
+    for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with(prefix)) continue;
       key(parameter.path.substr(prefix.size()));
       file_.tensor(kWeightsSection, parameter, shard_.weights_dtype());
@@ -120,7 +119,7 @@ class RankWriter {
   void write_extra_states(const Chunk& chunk, std::string_view prefix, std::string_view inside,
                           bool has_cross_attention) {
     int64_t layers = 0;
-    for (const ShardParameter& parameter : chunk) {
+    for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with(inside)) continue;
       std::optional<int64_t> layer;
       without_layer(parameter.path, layer);
@@ -149,7 +148,7 @@ class RankWriter {
 
   // Megatron Core's T5 knows its head by a second name.
   void write_second_head(const Chunk& chunk) {
-    for (const ShardParameter& parameter : chunk) {
+    for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with("output_layer.")) continue;
       key("lm_head." + parameter.path),
           file_.tensor(kWeightsSection, parameter, shard_.weights_dtype());

@@ -32,7 +32,7 @@ class HfModuleTest : public testing::TestWithParam<const char*> {
     fs::copy(golden() / "config.json", directory_.path() / "config.json");
     directory_.write("latest", "global_step7");
     const SafetensorsFile file(golden() / "model.safetensors");
-    for (const FileTensor& tensor : file.tensors()) {
+    for (const SafetensorsFile::Entry& tensor : file.tensors()) {
       names_.push_back(tensor.spec.name);
       tensors_.push_back(copy_of(tensor.view));
     }

@@ -30,7 +30,7 @@ using testing::HasSubstr;
 std::map<std::string, Tensor> tensors_in(const fs::path& path) {
   const SafetensorsFile file(path);
   std::map<std::string, Tensor> tensors;
-  for (const FileTensor& tensor : file.tensors()) {
+  for (const SafetensorsFile::Entry& tensor : file.tensors()) {
     tensors[tensor.spec.name] = copy_of(tensor.view);
   }
   return tensors;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/formats/safetensors.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/stored_logits.h"
@@ -97,13 +98,13 @@ class Definition {
     return x;
   }
   Row vector(const std::string& name) const {
-    const Tensor tensor = copy_of(file_.find(name)->read().view);
+    const Tensor tensor = copy_of(whole_elements(*file_.find(name)).view);
     const auto values = tensor.span<float>();
     return {values.begin(), values.end()};
   }
   Matrix matrix(const std::string& name) const {
     const Row values = vector(name);
-    const auto rows = static_cast<size_t>(file_.find(name)->spec.shape[0]);
+    const auto rows = static_cast<size_t>(file_.find(name)->shape[0]);
     Matrix result;
     for (size_t i = 0; i < rows; ++i) {
       const auto width = static_cast<int64_t>(values.size() / rows);
@@ -207,18 +208,19 @@ TEST_F(BertPostNormTest, ReadsOlderNamesOfNorms) {
   const ShardedWeights file(folder_.path());
   std::vector<TensorSpec> specs;
   std::map<std::string, std::string> names;
-  for (const WeightTensor& tensor : file.tensors()) {
-    std::string name = tensor.spec.name;
+  for (const auto& [before, tensor] : file.tensors()) {
+    std::string name = before;
     for (const auto& [now, before] : {std::pair("LayerNorm.weight", "LayerNorm.gamma"),
                                       std::pair("LayerNorm.bias", "LayerNorm.beta")}) {
       if (name.ends_with(now)) name.replace(name.size() - std::string(now).size(), 99, before);
     }
-    names[name] = tensor.spec.name;
-    specs.push_back({name, tensor.spec.dtype, tensor.spec.shape});
+    names[name] = before;
+    specs.push_back({name, tensor.dtype, tensor.shape});
   }
   const TemporaryDirectory older;
-  write_sharded(older.path(), specs, int64_t{1} << 30,
-                [&](const TensorSpec& spec) { return file.find(names.at(spec.name))->read(); });
+  write_sharded(older.path(), specs, int64_t{1} << 30, [&](const TensorSpec& spec) {
+    return whole_elements(*file.find(names.at(spec.name)));
+  });
   std::filesystem::copy(folder_.path() / "config.json", older.path() / "config.json");
   const Matrix want =
       Definition(folder_.path()).logits(tokens_, small_bert().transformer.num_layers);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/formats/safetensors.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/models/model_specs.h"
@@ -124,7 +125,7 @@ class GoldenModel {
     const std::filesystem::path later = folder_of(name) / "after3.safetensors";
     if (std::filesystem::exists(later)) after_steps_.emplace(later);
     const auto file = std::make_shared<const ShardedWeights>(folder_of(name));
-    for (const auto& [tensor_name, tensor] : open_hf_weights(file, names_, specs_, sizes())) {
+    for (const auto& [tensor_name, tensor] : open_mapped(file, names_, specs_, sizes())) {
       Variable parameter = by_name.at(tensor_name);
       copy_into(parameter.mutable_data(), read_whole(tensor).to(stream_under_test()));
     }
@@ -135,8 +136,8 @@ class GoldenModel {
   }
 
   // Some folders keep the weights after the steps in a file of their own.
-  const FileTensor* find(const std::string& name) const {
-    const FileTensor* found = expected_.find(name);
+  const SafetensorsFile::Entry* find(const std::string& name) const {
+    const SafetensorsFile::Entry* found = expected_.find(name);
     return found == nullptr && after_steps_ ? after_steps_->find(name) : found;
   }
 
@@ -160,11 +161,11 @@ class GoldenModel {
   void compare(const std::string& prefix, const std::function<Tensor(const std::string&)>& ours,
                double absolute, double relative) const {
     size_t compared = 0;
-    for (const MappedTensor& tensor : mapped(names_, specs_)) {
+    for (const TensorMapping& tensor : mapped(names_, specs_)) {
       for (size_t part = 0; part < tensor.theirs.size(); ++part) {
         // GPT-NeoX's output layer has one name in files and another in the running model.
         const std::string& name = tensor.theirs[part];
-        const FileTensor* want =
+        const SafetensorsFile::Entry* want =
             find(prefix + "." + (name == "embed_out.weight" ? "lm_head.weight" : name));
         ASSERT_NE(want, nullptr) << name;
         const Tensor here = ours(tensor.ours.name).to(Stream{});

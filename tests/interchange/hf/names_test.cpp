@@ -12,6 +12,7 @@
 #include <string>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
@@ -38,10 +39,11 @@ void expect_same_files(const std::filesystem::path& got, const std::filesystem::
   const ShardedWeights a(got);
   const ShardedWeights b(want);
   ASSERT_EQ(a.tensors().size(), b.tensors().size());
-  for (const WeightTensor& tensor : b.tensors()) {
-    const WeightTensor* other = a.find(tensor.spec.name);
-    ASSERT_NE(other, nullptr) << tensor.spec.name;
-    expect_identical(copy_of(other->read().view), copy_of(tensor.read().view), tensor.spec.name);
+  for (const auto& [name, tensor] : b.tensors()) {
+    const StoredTensor* other = a.find(name);
+    ASSERT_NE(other, nullptr) << name;
+    expect_identical(copy_of(whole_elements(*other).view), copy_of(whole_elements(tensor).view),
+                     name);
   }
 }
 
@@ -113,7 +115,7 @@ TEST(HfNamesTest, GradientsOfTheReferenceFollowTheSameTable) {
   // The same layout for every tensor of the model: gradients and updated weights load too.
   const HfModel model = read_hf_config(names_golden("gpt2"));
   const SafetensorsFile expected(names_golden("gpt2") / "expected.safetensors");
-  for (const MappedTensor& tensor :
+  for (const TensorMapping& tensor :
        mapped(hf_names(model.family, model.transformer), model_tensors(model.transformer))) {
     for (const std::string& name : tensor.theirs) {
       EXPECT_NE(expected.find("grad." + name), nullptr) << name;
@@ -128,7 +130,7 @@ TEST(HfNamesTest, ReadsNamesWithoutPrefixAndSkipsBuffers) {
   const std::string prefix = "transformer.";
   const Tensor buffer = zeros({1, 1, 64, 64}, DType::kUInt8, {});
   std::vector<TensorSpec> specs = {{"h.0.attn.bias", DType::kUInt8, buffer.shape()}};
-  for (const FileTensor& tensor : file.tensors()) {
+  for (const SafetensorsFile::Entry& tensor : file.tensors()) {
     TensorSpec spec = tensor.spec;
     spec.name.erase(0, prefix.size());
     specs.push_back(spec);
@@ -223,7 +225,7 @@ void expect_name(const std::string& model, const std::string& layout, const std:
     EXPECT_THROW(mapped(table, {&spec, 1}), Unsupported) << model << " " << ours;
     return;
   }
-  const std::vector<MappedTensor> found = mapped(table, {&spec, 1});
+  const std::vector<TensorMapping> found = mapped(table, {&spec, 1});
   ASSERT_EQ(found.size(), 1u);
   std::string joined;
   for (const std::string& name : found[0].theirs) joined += (joined.empty() ? "" : "+") + name;

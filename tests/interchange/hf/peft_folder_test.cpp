@@ -104,7 +104,7 @@ TEST_F(PeftFolderTest, JoinsTheAdaptersOfALayer) {
   const Tensor after =
       cast(read_whole(adapted.sections.at(kWeightsSection).at(name)), DType::kFloat32);
   const std::vector<TensorSpec> ours = {{name, DType::kFloat32, before.shape()}};
-  const MappedTensor mapping = mapped(table, ours).front();
+  const TensorMapping mapping = mapped(table, ours).front();
   const char* const modules[] = {"q_proj", "k_proj", "v_proj"};
   for (size_t part = 0; part < 3; ++part) {
     Tensor want = to_theirs(mapping, part, before.view(), sizes);

@@ -57,7 +57,7 @@ TEST_P(DistModelTest, WeightsAreThoseOfMegatronCore) {
   const StoredSection& weights = source.contents().sections.at(kWeightsSection);
   const SafetensorsFile expected(dist_reader_golden(GetParam()) / "expected.safetensors");
   size_t found = 0;
-  for (const FileTensor& tensor : expected.tensors()) {
+  for (const SafetensorsFile::Entry& tensor : expected.tensors()) {
     const auto name = find_megatron_name(ModelKind::kGpt, tensor.spec.name);
     if (!name) continue;  // tokens and logits
     const std::string ours = name->layer ? with_layer(name->ours, *name->layer) : name->ours;

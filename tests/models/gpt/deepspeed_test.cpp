@@ -63,7 +63,8 @@ std::string name_there(std::string name) {
 void read_weights(const GptModel& model) {
   const SafetensorsFile file(kFolder / "first_weights.safetensors");
   std::map<std::string, ConstView> by_name;
-  for (const FileTensor& tensor : file.tensors()) by_name[tensor.spec.name] = tensor.view;
+  for (const SafetensorsFile::Entry& tensor : file.tensors())
+    by_name[tensor.spec.name] = tensor.view;
   for (NamedParameter& parameter : named_parameters(model)) {
     copy_into(parameter.variable.mutable_data(), copy_of(by_name.at(name_there(parameter.name))));
   }

@@ -19,6 +19,7 @@ struct Region {
   std::string str() const;
 };
 
+Region whole_region(const Shape& shape);
 // Is the region inside a tensor of that shape? Does not overflow for any numbers.
 bool is_inside(const Region& region, const Shape& whole);
 bool intersects(const Region& a, const Region& b);

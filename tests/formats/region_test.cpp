@@ -1,4 +1,4 @@
-#include "megatron/checkpoint/region.h"
+#include "megatron/formats/region.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "megatron/checkpoint/region.h"
+#include "megatron/formats/region.h"
 
 #include <algorithm>
 #include <cstring>
@@ -37,6 +37,10 @@ std::string Region::str() const {
     text += "[" + std::to_string(begin) + ", " + std::to_string(begin + shape[axis]) + ")";
   }
   return text;
+}
+
+Region whole_region(const Shape& shape) {
+  return {std::vector<int64_t>(static_cast<size_t>(shape.rank()), 0), shape};
 }
 
 bool is_inside(const Region& region, const Shape& whole) {
