@@ -9,8 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "megatron/core/crc32c.h"
 #include "megatron/checkpoint/contents.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/json.h"
