@@ -1,4 +1,4 @@
-# `cmake --install`: the program, the headers that include/megatron/megatron.h needs, and one static
+# `cmake --install`: the program, the headers that those of include/megatron need, and one static
 # library with everything but the commands, for find_package(megatron).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

@@ -1,4 +1,4 @@
-# Installs include/megatron/megatron.h and the headers that it needs. The caller sets MG_SOURCE_DIR,
+# Installs the headers of include/megatron and those that they need. The caller sets MG_SOURCE_DIR,
 # MG_GENERATED_DIR (of generated headers) and MG_INCLUDE_NAME, a folder below the prefix.
 cmake_policy(VERSION 3.25)
 include(${MG_SOURCE_DIR}/cmake/required_headers.cmake)

@@ -1,7 +1,8 @@
-# mg_required_headers(root out): include/megatron/megatron.h and every header of the tree `root` that
-# it includes, directly or not, as paths below `root`. Generated headers are not in the tree.
+# mg_required_headers(root out): megatron.h and internals.h of include/megatron and every header of the
+# tree `root` that they include, directly or not, as paths below `root`. Generated headers are not in
+# the tree.
 function(mg_required_headers root out)
-  set(todo include/megatron/megatron.h)
+  set(todo include/megatron/megatron.h include/megatron/internals.h)
   set(found)
   while(todo)
     list(POP_FRONT todo header)
@@ -12,7 +13,7 @@ function(mg_required_headers root out)
     file(STRINGS ${root}/${header} lines REGEX "^#include \"megatron/")
     foreach(line IN LISTS lines)
       string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" path "${line}")
-      list(APPEND todo ${path})
+      list(APPEND todo include/${path} ${path})
     endforeach()
   endwhile()
   set(${out} ${found} PARENT_SCOPE)

@@ -11,16 +11,16 @@ namespace {
 
 using namespace megatron;
 
-constexpr int64_t kVocabulary = 64;
+constexpr int kVocabulary = 64;
 
 // Sample i begins at i and counts in steps of 1, 2 or 3, modulo the vocabulary.
 class CountingDataset final : public SampleDataset {
  public:
-  CountingDataset(int64_t num_samples, int64_t seq_length)
-      : num_samples_(num_samples), seq_length_(seq_length) {}
+  CountingDataset(int64_t num_samples, int64_t tokens)
+      : num_samples_(num_samples), tokens_(tokens) {}
 
   int64_t num_samples() const override { return num_samples_; }
-  int64_t sample_size() const override { return seq_length_ + 1; }  // labels are one step later
+  int64_t sample_size() const override { return tokens_; }
   void read(int64_t sample, std::span<int64_t> out) const override {
     const int64_t step = 1 + sample % 3;
     for (size_t i = 0; i < out.size(); ++i) {
@@ -30,49 +30,38 @@ class CountingDataset final : public SampleDataset {
 
  private:
   const int64_t num_samples_;
-  const int64_t seq_length_;
+  const int64_t tokens_;
 };
 
-class CountingTask final : public GptTask {
+class CountingTask final : public api::Task {
  public:
-  using GptTask::GptTask;
-
- protected:
-  SplitDatasets open_datasets(const SampleCounts& sizes) const override {
-    const auto made = [&](int64_t num_samples) {
-      return std::make_shared<CountingDataset>(num_samples, tokens_per_sample());
-    };
-    return {.train = made(sizes.train), .valid = made(sizes.valid), .test = made(sizes.test)};
+  std::shared_ptr<const SampleDataset> samples(Split, int64_t num_samples,
+                                               int64_t tokens) const override {
+    return std::make_shared<CountingDataset>(num_samples, tokens);
   }
 };
-
-RunConfig tiny_gpt() {
-  RunConfig config;
-  config.transformer.num_layers = 2;
-  config.transformer.hidden_size = 32;
-  config.transformer.num_attention_heads = 4;
-  config.transformer.seq_length = 16;
-  config.transformer.max_position_embeddings = 16;
-  config.optimizer.lr = 1e-2;
-  config.training.micro_batch_size = 8;
-  config.training.train_iters = 50;
-  config.training.log_interval = 10;
-  config.training.eval_iters = 2;
-  config.training.eval_interval = 25;
-  config.data.mock_data = true;  // no files
-  config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = kVocabulary};
-  return config;
-}
 
 }  // namespace
 
 int main() {
   try {
-    RunConfig config = resolved(tiny_gpt());
-    const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(config);
-    CountingTask task(config, tokenizer);
-    TrainingRun run(config, task);
-    run.train();
+    const CountingTask task;
+    api::Trainer trainer({{"num-layers", 2},
+                          {"hidden-size", 32},
+                          {"num-attention-heads", 4},
+                          {"seq-length", 16},
+                          {"max-position-embeddings", 16},
+                          {"micro-batch-size", 8},
+                          {"train-iters", 50},
+                          {"lr", 1e-2},
+                          {"log-interval", 10},
+                          {"eval-iters", 2},
+                          {"eval-interval", 25},
+                          {"mock-data", true},  // no files
+                          {"tokenizer-type", "NullTokenizer"},
+                          {"vocab-size", kVocabulary}},
+                         task);
+    trainer.train();
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,15 +15,13 @@ namespace {
 
 using namespace megatron;
 
-class KeyTokenTask final : public GptTask {
+class KeyTokenTask final : public api::Task {
  public:
-  KeyTokenTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
-               std::vector<int64_t> key_tokens, float alpha)
-      : GptTask(config, std::move(tokenizer)), key_tokens_(std::move(key_tokens)), alpha_(alpha) {}
+  KeyTokenTask(std::vector<int64_t> key_tokens, float alpha)
+      : key_tokens_(std::move(key_tokens)), alpha_(alpha) {}
 
- protected:
-  // The loss of a GPT is sum(loss_mask * token losses) / loss_divisor: the weight of a sample goes
-  // into the weights of its tokens.
+  // The loss is sum(loss_mask * token losses) / loss_divisor: the weight of a sample goes into the
+  // weights of its tokens.
   void adjust_batch(GptBatch& batch, Split) const override {
     const auto length = static_cast<size_t>(batch.seq_length);
     for (size_t begin = 0; begin < batch.tokens.size(); begin += length) {
@@ -39,13 +37,7 @@ class KeyTokenTask final : public GptTask {
     batch.loss_divisor = static_cast<float>(batch.micro_batch_size);
   }
 
-  // The same loss as that of a GPT, under another name in the log.
-  MicrobatchOutput loss(const GptModel& model, const Variable& hidden,
-                        const GptTargets& targets) const override {
-    MicrobatchOutput output = GptTask::loss(model, hidden, targets);
-    output.logged.front().first = "key token loss";
-    return output;
-  }
+  std::string loss_name() const override { return "key token loss"; }
 
  private:
   bool is_key(int64_t token) const {
@@ -56,32 +48,26 @@ class KeyTokenTask final : public GptTask {
   const float alpha_;
 };
 
-RunConfig tiny_gpt() {
-  RunConfig config;
-  config.transformer.num_layers = 2;
-  config.transformer.hidden_size = 32;
-  config.transformer.num_attention_heads = 4;
-  config.transformer.seq_length = 32;
-  config.transformer.max_position_embeddings = 32;
-  config.optimizer.lr = 1e-2;
-  config.training.micro_batch_size = 4;
-  config.training.train_iters = 10;
-  config.training.log_interval = 1;
-  config.training.eval_iters = 0;
-  config.data.mock_data = true;
-  config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 100};
-  return config;
-}
-
 }  // namespace
 
 int main() {
   try {
-    RunConfig config = resolved(tiny_gpt());
-    const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(config);
-    KeyTokenTask task(config, tokenizer, {7, 11, 13}, 0.5F);
-    TrainingRun run(config, task);
-    run.train();
+    const KeyTokenTask task({7, 11, 13}, 0.5F);
+    api::Trainer trainer({{"num-layers", 2},
+                          {"hidden-size", 32},
+                          {"num-attention-heads", 4},
+                          {"seq-length", 32},
+                          {"max-position-embeddings", 32},
+                          {"micro-batch-size", 4},
+                          {"train-iters", 10},
+                          {"lr", 1e-2},
+                          {"log-interval", 1},
+                          {"eval-iters", 0},
+                          {"mock-data", true},
+                          {"tokenizer-type", "NullTokenizer"},
+                          {"vocab-size", 100}},
+                         task);
+    trainer.train();
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;

@@ -16,18 +16,10 @@ int main(int argc, char** argv) {
   std::vector<int32_t> prompt;
   for (int i = 2; i < argc; ++i) prompt.push_back(std::atoi(argv[i]));
   try {
-    megatron::ModelChoice choice;
-    choice.load = argv[1];
-    const megatron::LoadedModel loaded = megatron::load_model(choice);
-
-    megatron::GenerateOptions options;
-    options.max_new_tokens = 8;
-    options.sampling.top_k = 1;  // the most probable token
-    options.vocab_size = loaded.vocab_size;
-    const std::vector<std::vector<int32_t>> prompts = {prompt};
-    const std::vector<megatron::Generation> rows =
-        megatron::generate(loaded.inference(), prompts, options);
-    for (const int32_t token : rows.front().tokens) std::printf("%d ", token);
+    const megatron::api::Model model(argv[1]);
+    const std::vector<std::vector<int32_t>> texts =
+        model.generate({{prompt}}, {.max_new_tokens = 8, .top_k = 1});  // the most probable tokens
+    for (const int32_t token : texts.front()) std::printf("%d ", token);
     std::printf("\n");
   } catch (const megatron::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -4,31 +4,6 @@
 #include <megatron/megatron.h>
 
 #include <cstdio>
-#include <memory>
-
-namespace {
-
-// Fields have the names of the flags of `megatron pretrain-gpt`.
-megatron::RunConfig tiny_gpt(const char* directory) {
-  megatron::RunConfig config;
-  config.transformer.num_layers = 2;
-  config.transformer.hidden_size = 32;
-  config.transformer.num_attention_heads = 4;
-  config.transformer.seq_length = 32;
-  config.transformer.max_position_embeddings = 32;
-  config.optimizer.lr = 1e-2;
-  config.training.micro_batch_size = 4;
-  config.training.train_iters = 20;
-  config.training.log_interval = 5;
-  config.training.eval_iters = 0;
-  config.data.mock_data = true;
-  config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 100};
-  config.checkpoint.save = directory;
-  config.checkpoint.save_interval = 20;
-  return config;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) {
@@ -36,11 +11,23 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    megatron::RunConfig config = megatron::resolved(tiny_gpt(argv[1]));
-    const std::shared_ptr<const megatron::Tokenizer> tokenizer = megatron::open_tokenizer(config);
-    megatron::GptTask task(config, tokenizer);
-    megatron::TrainingRun run(config, task);
-    run.train();
+    // Names and values of the flags of `megatron pretrain-gpt`.
+    megatron::api::Trainer trainer({{"num-layers", 2},
+                                    {"hidden-size", 32},
+                                    {"num-attention-heads", 4},
+                                    {"seq-length", 32},
+                                    {"max-position-embeddings", 32},
+                                    {"micro-batch-size", 4},
+                                    {"train-iters", 20},
+                                    {"lr", 1e-2},
+                                    {"log-interval", 5},
+                                    {"eval-iters", 0},
+                                    {"mock-data", true},
+                                    {"tokenizer-type", "NullTokenizer"},
+                                    {"vocab-size", 100},
+                                    {"save", argv[1]},
+                                    {"save-interval", 20}});
+    trainer.train();
   } catch (const megatron::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;

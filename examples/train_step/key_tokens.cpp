@@ -7,7 +7,7 @@
 //
 // With embedding_lr=0.1 the word embeddings learn at a tenth of the learning rate and have no
 // weight decay: an optimizer group of their own.
-#include <megatron/megatron.h>
+#include <megatron/internals.h>
 
 #include <algorithm>
 #include <cstdint>

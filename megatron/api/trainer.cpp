@@ -1,0 +1,107 @@
+#include "megatron/trainer.h"
+
+#include <utility>
+
+#include "megatron/api/handles.h"
+#include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/run_checkpoint.h"
+#include "megatron/run/training_run.h"
+#include "megatron/settings/training_args.h"
+
+namespace megatron::api {
+namespace {
+
+// A GPT's task with the changes of a Task.
+class ChangedGptTask final : public GptTask {
+ public:
+  ChangedGptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+                 const Task& changes)
+      : GptTask(config, std::move(tokenizer)), changes_(changes) {}
+
+  void adjust_parameter(OptimizedParameter& parameter) const override {
+    ParameterOptions options = {parameter.has_weight_decay, parameter.lr_mult};
+    changes_.adjust_parameter(parameter.name, parameter.variable.data().shape().dims(), options);
+    parameter.has_weight_decay = options.has_weight_decay;
+    parameter.lr_mult = options.lr_mult;
+  }
+
+  MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
+                                std::span<const Variable> activations) override {
+    MicrobatchOutput output = GptTask::forward_step(split, chunk, batch, activations);
+    if (!output.logged.empty()) output.logged.front().first = changes_.loss_name();
+    return output;
+  }
+
+ protected:
+  SplitDatasets open_datasets(const SampleCounts& sizes) const override {
+    const auto samples = [&](Split split) {
+      return changes_.samples(split, sizes.of(split), tokens_per_sample() + 1);
+    };
+    SplitDatasets datasets = {samples(Split::kTrain), samples(Split::kValid),
+                              samples(Split::kTest)};
+    return datasets.train != nullptr ? datasets : GptTask::open_datasets(sizes);
+  }
+
+  void adjust_batch(GptBatch& batch, Split split) const override {
+    GptTask::adjust_batch(batch, split);
+    changes_.adjust_batch(batch, split);
+  }
+
+ private:
+  const Task& changes_;
+};
+
+RunConfig config_of(const Settings& settings, const World& world) {
+  const std::vector<std::string> words = settings.words();
+  TrainingArgs args = parse_training_args(words, ModelKind::kGpt, world.size());
+  args.settings = arg_map(args);
+  return args;
+}
+
+CheckpointSource source_of(const CheckpointConfig& config) {
+  return find_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
+                     config.load_format, wanted_parts(config));
+}
+
+const Task kNoChanges;
+
+}  // namespace
+
+std::shared_ptr<const SampleDataset> Task::samples(Split, int64_t, int64_t) const {
+  return nullptr;
+}
+void Task::adjust_batch(GptBatch&, Split) const {}
+void Task::adjust_parameter(std::string_view, std::span<const int64_t>, ParameterOptions&) const {}
+
+struct Trainer::State {
+  State(const Settings& settings, const Task& changes, const World& world)
+      : config(config_of(settings, world)),
+        source(source_of(config.checkpoint)),
+        tokenizer(open_tokenizer(config, source, world.group())),
+        task(config, tokenizer, changes),
+        run(config, task, world.group(), TrainingRun::Clock::now(),
+            prepare_save_directory(config.checkpoint, source, world.group())) {
+    run.load(source);
+  }
+
+  RunConfig config;
+  const CheckpointSource source;
+  const std::shared_ptr<const Tokenizer> tokenizer;
+  ChangedGptTask task;
+  TrainingRun run;
+};
+
+Trainer::Trainer(const Settings& settings, const World& world)
+    : Trainer(settings, kNoChanges, world) {}
+Trainer::Trainer(const Settings& settings, const Task& task, const World& world)
+    : state_(std::make_unique<State>(settings, task, world)) {}
+Trainer::~Trainer() = default;
+
+void Trainer::train() { state_->run.train(); }
+void Trainer::save() { state_->run.save(); }
+int64_t Trainer::iteration() const { return state_->run.state().progress.iteration; }
+std::vector<NamedTensor> Trainer::parameters() const {
+  return parameters_of(state_->run.state().chunks);
+}
+
+}  // namespace megatron::api
