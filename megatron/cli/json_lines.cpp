@@ -1,8 +1,11 @@
 #include "megatron/cli/json_lines.h"
 
+#include <fmt/format.h>
+
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/json.h"

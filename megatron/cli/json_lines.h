@@ -1,10 +1,8 @@
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,11 +33,11 @@ std::vector<std::vector<int32_t>> integer_rows(const nlohmann::json& object, con
 // Calls f and adds the place in the file to its errors.
 template <class F>
 void about_line(const std::string& file, int64_t number, const F& f) {
-  const std::string place = fmt::format("{}:{}", file == "-" ? "standard input" : file, number);
   try {
     f();
   } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("{}: {}", place, error.what()));
+    throw ConfigError((file == "-" ? "standard input" : file) + ":" + std::to_string(number) +
+                      ": " + error.what());
   }
 }
 

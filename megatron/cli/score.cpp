@@ -1,5 +1,7 @@
 #include "megatron/cli/score.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <utility>
 

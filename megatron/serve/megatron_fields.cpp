@@ -1,6 +1,7 @@
 #include "megatron/serve/megatron_fields.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace megatron::serve {
 namespace {

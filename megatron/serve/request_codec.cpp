@@ -1,5 +1,7 @@
 #include "megatron/serve/request_codec.h"
 
+#include <nlohmann/json.hpp>
+
 namespace megatron::serve {
 
 using nlohmann::json;

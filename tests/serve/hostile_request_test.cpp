@@ -6,6 +6,7 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "megatron/serve/megatron_api.h"

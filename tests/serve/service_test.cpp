@@ -1,5 +1,7 @@
 #include "megatron/serve/service.h"
 
+#include <nlohmann/json.hpp>
+
 #include <gmock/gmock.h>
 
 #include "megatron/comm/threads.h"

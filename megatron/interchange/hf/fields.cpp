@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "megatron/core/error.h"
 #include "megatron/core/json.h"
@@ -10,6 +11,24 @@
 namespace megatron {
 
 using nlohmann::json;
+
+bool HfFields::is_empty() const { return object_.empty(); }
+
+bool HfFields::has(const char* name) const {
+  return object_.contains(name) && !object_[name].is_null();
+}
+
+int64_t HfFields::size(const char* name) const {
+  const json& value = required(name);
+  if (!value.is_number_integer() || value < 1 || value > kMaxHfSize) wrong(name, "a size");
+  return value.get<int64_t>();
+}
+
+double HfFields::number(const char* name) const {
+  const json& value = required(name);
+  if (!value.is_number() || !std::isfinite(value.get<double>())) wrong(name, "a number");
+  return value.get<double>();
+}
 
 bool HfFields::flag(const char* name, bool otherwise) const {
   if (!has(name)) return otherwise;
@@ -73,16 +92,6 @@ const json& HfFields::required(const char* name) const {
         fmt::format("{}: has no {}; is this the config.json of the model?", path_.string(), name));
   }
   return object_[name];
-}
-
-int64_t HfFields::checked_size(const char* name, const json& value) const {
-  if (!value.is_number_integer() || value < 1 || value > kMaxHfSize) wrong(name, "a size");
-  return value.get<int64_t>();
-}
-
-double HfFields::checked_number(const char* name, const json& value) const {
-  if (!value.is_number() || !std::isfinite(value.get<double>())) wrong(name, "a number");
-  return value.get<double>();
 }
 
 Activation hf_activation(const HfFields& fields, const char* name, const char* otherwise) {

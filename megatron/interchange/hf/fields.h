@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,16 +23,16 @@ class HfFields {
   HfFields(const std::filesystem::path& path, const nlohmann::json& object)
       : path_(path), object_(object) {}
 
-  bool is_empty() const { return object_.empty(); }
-  bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
+  bool is_empty() const;
+  bool has(const char* name) const;
 
-  int64_t size(const char* name) const { return checked_size(name, required(name)); }
+  int64_t size(const char* name) const;
   int64_t size(const char* name, int64_t otherwise) const {
-    return has(name) ? checked_size(name, object_[name]) : otherwise;
+    return has(name) ? size(name) : otherwise;
   }
-  double number(const char* name) const { return checked_number(name, required(name)); }
+  double number(const char* name) const;
   double number(const char* name, double otherwise) const {
-    return has(name) ? checked_number(name, object_[name]) : otherwise;
+    return has(name) ? number(name) : otherwise;
   }
   bool flag(const char* name, bool otherwise) const;
   std::string text(const char* name, const char* otherwise) const;
@@ -53,8 +53,6 @@ class HfFields {
  private:
   [[noreturn]] void wrong(const char* name, const char* expected) const;
   const nlohmann::json& required(const char* name) const;
-  int64_t checked_size(const char* name, const nlohmann::json& value) const;
-  double checked_number(const char* name, const nlohmann::json& value) const;
 
   const std::filesystem::path& path_;
   const nlohmann::json& object_;

@@ -1,5 +1,7 @@
 #include "megatron/interchange/hf/t5_config.h"
 
+#include <nlohmann/json.hpp>
+
 #include "megatron/core/error.h"
 
 namespace megatron {
