@@ -199,21 +199,22 @@ Answer answer_of(ServedModel& model, const Fields& fields, std::unique_lock<std:
   std::vector<Hypothesis> hypotheses;
   bool has_failed = false;
   const std::unique_ptr<Ticket> ticket = model.service.submit(requests);
-  const Outcome outcome = each_event(model, *ticket, requests.size(), [&](const Event& event) {
-    const RequestProgress& progress = event.progress;
-    has_failed = progress.finish == Finish::kFailed;
-    for (const double value : progress.prompt_log_probabilities) {
-      logprobs[event.index].push_back(static_cast<float>(value));
-    }
-    if (progress.token) {
-      tokens[event.index].push_back(*progress.token);
-      if (fields.logprobs) {
-        logprobs[event.index].push_back(static_cast<float>(progress.log_probability));
-      }
-    }
-    if (!progress.hypotheses.empty()) hypotheses = progress.hypotheses;
-    return !has_failed;
-  });
+  const Outcome outcome =
+      each_event(model, *ticket, requests.size(), [&](const RequestEvent& event) {
+        const RequestProgress& progress = event.progress;
+        has_failed = progress.finish == Finish::kFailed;
+        for (const double value : progress.prompt_log_probabilities) {
+          logprobs[event.index].push_back(static_cast<float>(value));
+        }
+        if (progress.token) {
+          tokens[event.index].push_back(*progress.token);
+          if (fields.logprobs) {
+            logprobs[event.index].push_back(static_cast<float>(progress.log_probability));
+          }
+        }
+        if (!progress.hypotheses.empty()) hypotheses = progress.hypotheses;
+        return !has_failed;
+      });
   if (has_failed) throw Error(kNotANumber);
   if (outcome == Outcome::kTimeout) return message(503, "The request took too long");
   if (fields.beam_width) return {200, text_of(beams_answer(model, requests.front(), hypotheses))};

@@ -185,7 +185,7 @@ std::span<const CompletionAnswer::Entry> CompletionAnswer::ready_entries(Choice&
   return std::span(all).subspan(begin, end - begin);
 }
 
-std::optional<ordered_json> CompletionAnswer::take(const Event& event) {
+std::optional<ordered_json> CompletionAnswer::take(const RequestEvent& event) {
   Choice& choice = choices_[event.index];
   if (choice.is_over) return {};
   const RequestProgress& progress = event.progress;

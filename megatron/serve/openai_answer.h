@@ -24,7 +24,7 @@ class CompletionAnswer {
   std::vector<json> first_chunks() const;
   // Takes an event. A chunk for a stream, or nothing yet. After it, is_over() tells whether the
   // choice needs no further tokens although the engine would draw some (a stop string).
-  std::optional<json> take(const Event& event);
+  std::optional<json> take(const RequestEvent& event);
   bool is_over(size_t index) const { return choices_[index].is_over; }
   size_t num_open() const;
 

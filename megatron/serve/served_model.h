@@ -57,6 +57,6 @@ enum class Outcome { kDone, kGone, kTimeout };
 // gone, or the time is over. `take` returns false for an event after which nothing is of interest.
 // Throws Unavailable.
 Outcome each_event(const ServedModel& model, Ticket& ticket, size_t num_left,
-                   const std::function<bool(const Event&)>& take);
+                   const std::function<bool(const RequestEvent&)>& take);
 
 }  // namespace megatron::serve

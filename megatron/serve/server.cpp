@@ -70,14 +70,15 @@ Outcome complete(const ServedModel& model, const Completion& completion, Ticket&
                  CompletionAnswer& answer, const std::function<bool(const Json&)>& send) {
   bool is_open = true;
   bool has_failed = false;
-  const Outcome outcome = each_event(model, ticket, answer.num_open(), [&](const Event& event) {
-    has_failed = event.progress.finish == Finish::kFailed;
-    if (has_failed) return false;
-    const auto chunk = answer.take(event);
-    if (answer.is_over(event.index)) ticket.cancel(event.index);
-    if (chunk && completion.stream) is_open = send(*chunk);
-    return is_open && answer.num_open() > 0;
-  });
+  const Outcome outcome =
+      each_event(model, ticket, answer.num_open(), [&](const RequestEvent& event) {
+        has_failed = event.progress.finish == Finish::kFailed;
+        if (has_failed) return false;
+        const auto chunk = answer.take(event);
+        if (answer.is_over(event.index)) ticket.cancel(event.index);
+        if (chunk && completion.stream) is_open = send(*chunk);
+        return is_open && answer.num_open() > 0;
+      });
   if (has_failed) throw ApiError(500, kNotANumber);
   if (outcome == Outcome::kTimeout) throw ApiError(503, "the request took too long");
   return is_open ? outcome : Outcome::kGone;

@@ -67,7 +67,7 @@ struct Ticket::State {
   std::shared_ptr<Service::Shared> shared;
   std::vector<Entry> entries;
   Clock::time_point submitted;
-  std::deque<Event> events;
+  std::deque<RequestEvent> events;
   std::condition_variable has_events;
 };
 
@@ -87,13 +87,13 @@ void Ticket::cancel(size_t index) {
   }
 }
 
-std::optional<Event> Ticket::wait(std::chrono::milliseconds most) {
+std::optional<RequestEvent> Ticket::wait(std::chrono::milliseconds most) {
   Service::Shared& shared = *state_->shared;
   std::unique_lock lock(shared.mutex);
   const auto is_ready = [&] { return !state_->events.empty() || !shared.end.empty(); };
   if (!state_->has_events.wait_for(lock, most, is_ready)) return {};
   if (state_->events.empty()) shared.refuse();
-  Event event = std::move(state_->events.front());
+  RequestEvent event = std::move(state_->events.front());
   state_->events.pop_front();
   return event;
 }

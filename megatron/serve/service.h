@@ -34,7 +34,7 @@ class Failed : public Unavailable {
 };
 
 // What happened to one of the requests of a ticket.
-struct Event {
+struct RequestEvent {
   size_t index = 0;  // of the request
   RequestProgress progress = {};
 };
@@ -47,7 +47,7 @@ class Ticket {
   Ticket& operator=(const Ticket&) = delete;
 
   // The next event; nothing if none came in time. Throws Unavailable when none will come.
-  std::optional<Event> wait(std::chrono::milliseconds most);
+  std::optional<RequestEvent> wait(std::chrono::milliseconds most);
   // Forgets one of the requests: no further events.
   void cancel(size_t index);
 

@@ -188,7 +188,7 @@ void for_each_task(int64_t tasks, int64_t task_work, int64_t worker_floats, Stre
   if (tasks == 0) return;
   const int64_t useful = 1 + tasks * task_work / kMinWorkPerThread;
   const int64_t workers = std::min({tasks, useful, static_cast<int64_t>(num_threads())});
-  const Workspace scratch(workers * worker_floats * 4, stream);
+  const Scratch scratch(workers * worker_floats * 4, stream);
   parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
       for (int64_t task = worker; task < tasks; task += workers) {
@@ -558,7 +558,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
   // memory.
   const int64_t head_floats = padded_keys(sk) * channels;
   const int64_t wave = num_heads_at_once(pairs, heads_per_group) / heads_per_group;
-  const Workspace gradients(wave * heads_per_group * 2 * head_floats * 4, stream);
+  const Scratch gradients(wave * heads_per_group * 2 * head_floats * 4, stream);
   float* const dk_heads = gradients.as<float>();
   float* const dv_heads = dk_heads + wave * heads_per_group * head_floats;
 

@@ -135,7 +135,7 @@ class WideRow {
   static bool is_copied(const ConstView& x) {
     return x.data != nullptr && x.dtype != DType::kFloat32;
   }
-  Workspace scratch_;
+  Scratch scratch_;
   const float* data_;
 };
 
@@ -164,7 +164,7 @@ class GroupedRows {
 
  private:
   WideRow single_;
-  Workspace scratch_;
+  Scratch scratch_;
   const float* data_;
 };
 

@@ -15,7 +15,7 @@ constexpr int64_t kFp8Grain = 16384;  // elements
 float larger(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 
 void raise(float& amax, const float* v, int64_t rows, int64_t cols, Stream stream) {
-  const Workspace memory(rows * 4, stream);
+  const Scratch memory(rows * 4, stream);
   float* const of_rows = memory.as<float>();
   parallel_for(rows, kFp8Grain / std::max<int64_t>(cols, 1) + 1, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

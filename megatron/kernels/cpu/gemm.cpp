@@ -215,8 +215,8 @@ void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpo
   const Grid grid = grid_for(m, n, k);
   const int64_t threads = grid.rows * grid.cols;
   const int64_t floats_per_thread = floats_of_thread(c.dtype);
-  const Workspace scratch(threads * floats_per_thread * 4, stream);
-  const Workspace bias_row((bias.data == nullptr ? 0 : columns_of_panels(n)) * 4, stream);
+  const Scratch scratch(threads * floats_per_thread * 4, stream);
+  const Scratch bias_row((bias.data == nullptr ? 0 : columns_of_panels(n)) * 4, stream);
 
   dispatch_floating(a.dtype, "matmul", [&]<class T>() {
     const GemmMatrix<T> left{a.as<T>(), a.size(1), transpose_a == Transpose::kYes};

@@ -117,7 +117,7 @@ void onednn_matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b
   try {
     Handles& handles = handles_of_thread();
     const Product& product = handles.product(problem);
-    const Workspace scratch(static_cast<int64_t>(product.scratch.get_size()), stream);
+    const Scratch scratch(static_cast<int64_t>(product.scratch.get_size()), stream);
     std::unordered_map<int, dnnl::memory> arguments{
         {DNNL_ARG_SRC, borrowed(product.a, a.data, handles.engine)},
         {DNNL_ARG_WEIGHTS, borrowed(product.b, b.data, handles.engine)},

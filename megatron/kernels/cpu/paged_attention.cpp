@@ -163,7 +163,7 @@ void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages
   const int64_t useful = 1 + tasks * longest * q.d * 2 / kMinPagedWork;
   const int64_t workers = std::min({tasks, useful, static_cast<int64_t>(num_threads())});
   const int64_t heads_per_group = q.heads / pages.keys.size(2);
-  const Workspace scratch(workers * longest * 4, stream);
+  const Scratch scratch(workers * longest * 4, stream);
   dispatch_pages(q.dtype, pages, "paged_attention", [&]<class T, class S>() {
     parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {

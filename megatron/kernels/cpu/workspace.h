@@ -9,14 +9,14 @@ namespace megatron::kernels::cpu {
 
 // Scratch memory of one kernel call, from the device's pool: a warm pool takes nothing from the
 // system. Aligned to 64 bytes, content undefined.
-class Workspace {
+class Scratch {
  public:
-  Workspace(int64_t bytes, Stream stream)
+  Scratch(int64_t bytes, Stream stream)
       : allocator_(allocator_of(stream.device)),
         data_(allocator_.allocate(bytes, MemoryCategory::kWorkspace)) {}
-  ~Workspace() { allocator_.release(data_); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
+  ~Scratch() { allocator_.release(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
 
   void* data() const { return data_; }
   template <class T>
@@ -34,7 +34,7 @@ struct WideScratch {
   WideScratch(const Shape& shape, Stream stream)
       : memory(shape.numel() * 4, stream), view{memory.data(), shape, DType::kFloat32} {}
 
-  Workspace memory;
+  Scratch memory;
   TensorView view;
 };
 

@@ -130,7 +130,7 @@ void apply_llama_class(const Json& config, HfFiles& files) {
                                              {"special_tokens", special_tokens}};
 }
 
-TokenizerFile bert_tokenizer(const fs::path& vocab_file, const Json& config) {
+TokenizerJson bert_tokenizer(const fs::path& vocab_file, const Json& config) {
   Json vocab = Json::object();
   const std::string text = read_text(vocab_file);
   int64_t id = 0;
@@ -178,7 +178,7 @@ TokenizerFile bert_tokenizer(const fs::path& vocab_file, const Json& config) {
   return {parts, read_model(model.dump())};
 }
 
-TokenizerFile gpt2_tokenizer(const fs::path& folder, const Json& config) {
+TokenizerJson gpt2_tokenizer(const fs::path& folder, const Json& config) {
   Json merges = Json::array();
   const std::string text = read_text(folder / "merges.txt");
   for (size_t begin = 0; begin < text.size();) {
@@ -207,11 +207,11 @@ TokenizerFile gpt2_tokenizer(const fs::path& folder, const Json& config) {
           std::move(model)};
 }
 
-TokenizerFile read_tokenizer(const fs::path& path) {
-  return about(path, [&] { return read_tokenizer_file(read_text(path)); });
+TokenizerJson read_tokenizer(const fs::path& path) {
+  return about(path, [&] { return read_tokenizer_json(read_text(path)); });
 }
 
-TokenizerFile tokenizer_of(const fs::path& folder, const Json& config) {
+TokenizerJson tokenizer_of(const fs::path& folder, const Json& config) {
   if (fs::exists(folder / "tokenizer.json")) return read_tokenizer(folder / "tokenizer.json");
   if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
     return gpt2_tokenizer(folder, config);

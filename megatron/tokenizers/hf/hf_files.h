@@ -14,7 +14,7 @@ namespace megatron::hf {
 // tokenizer_config.json, special_tokens_map.json and added_tokens.json, each if it is there.
 struct HfFiles {
   std::string source;                               // the folder or file as it was given
-  TokenizerFile tokenizer;                          // tokenizer.json
+  TokenizerJson tokenizer;                          // tokenizer.json
   std::map<std::string, std::string> named_tokens;  // "eos_token" -> "</s>"
   std::vector<std::string> additional_special_tokens;
   std::vector<AddedToken> more_tokens;  // of the files beside tokenizer.json; no ids

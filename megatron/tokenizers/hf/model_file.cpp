@@ -134,14 +134,14 @@ const ModelFile::Scores& ModelFile::scores() const {
   throw FormatError("the vocab of the model must be a list of [piece, score]");
 }
 
-TokenizerFile read_tokenizer_file(std::string_view text) {
+TokenizerJson read_tokenizer_json(std::string_view text) {
   const auto parser = std::make_shared<simdjson::dom::parser>();
   const element json = parsed(parser, text);
   simdjson::dom::object members;
   if (json.get_object().get(members) != simdjson::SUCCESS) {
     throw FormatError("there is no \"model\"; is this a tokenizer.json?");
   }
-  TokenizerFile file{.parts = nlohmann::json::object(), .model = {}};
+  TokenizerJson file{.parts = nlohmann::json::object(), .model = {}};
   bool has_model = false;
   for (const simdjson::dom::key_value_pair member : members) {
     if (member.key == "model") {

@@ -30,13 +30,13 @@ struct ModelFile {
 };
 
 // A tokenizer.json.
-struct TokenizerFile {
+struct TokenizerJson {
   nlohmann::json parts;  // without the model
   ModelFile model;
 };
 
 // Throws FormatError if the text is no JSON, has no "model", or an entry of a table is wrong.
-TokenizerFile read_tokenizer_file(std::string_view text);
+TokenizerJson read_tokenizer_json(std::string_view text);
 // The same of the text of a model alone.
 ModelFile read_model(std::string_view text);
 
