@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 # All folders in one archive, so that users link one library and need no order.
 get_property(MG_ALL_LIBRARIES GLOBAL PROPERTY MG_LIBRARIES)
-list(REMOVE_ITEM MG_ALL_LIBRARIES mg_cli)
+list(FILTER MG_ALL_LIBRARIES EXCLUDE REGEX "^mg_(cli|corpus|retro|.*_commands)$")
 list(APPEND MG_ALL_LIBRARIES mg_event_proto)
 set(archive ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libmegatron.a)
 set(lines "CREATE ${archive}\n")

@@ -6,7 +6,7 @@
 #
 # Without arguments it runs all checks except tidy; api, which generates the reference with Doxygen
 # and fails on its warnings, runs only if Doxygen is installed. tidy runs clang-tidy on the last
-# changed sources of megatron/, MG_TIDY_FILES of them (16).
+# changed sources of megatron/ and annex/, MG_TIDY_FILES of them (16).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 readonly formatter=clang-format-14
 
 floors() {
-  git ls-files -z 'megatron/*' | xargs -0 awk -f scripts/lint_floors.awk docs/floors.txt
+  git ls-files -z 'megatron/*' 'annex/*' | xargs -0 awk -f scripts/lint_floors.awk docs/floors.txt
 }
 
 format() {
@@ -38,7 +38,7 @@ tidy() {
   # The presets compile several sources as one; here each has a command, and generated headers exist.
   cmake --preset cpu -B build/tidy -DMG_UNITY=OFF >/dev/null
   cmake --build build/tidy --target mg_event_proto mg_interface_hash >/dev/null
-  git log --format= --name-only --diff-filter=d -200 -- 'megatron/*.cpp' |
+  git log --format= --name-only --diff-filter=d -200 -- 'megatron/*.cpp' 'annex/*.cpp' |
     awk -v most="${MG_TIDY_FILES:-16}" '
       NR == FNR { if (match($0, /"file": "/)) known = known $0; next }
       !seen[$0]++ && index(known, "/" $0 "\"") && count++ < most' build/tidy/compile_commands.json - |

@@ -1,4 +1,5 @@
 #include "megatron/cli/bench.h"
+#include "megatron/cli/launcher_settings.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -25,7 +26,6 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
-#include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
@@ -84,7 +84,7 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
 
   std::vector<std::string> problems;
   TrainingArgs asked = parsed_flags(words, kind, problems);
-  frontends::apply_deepspeed_flags(asked, world.size(), problems);
+  apply_deepspeed_flags(asked, world.size(), problems);
   if (!asked.given.contains("global_batch_size") && problems.empty()) {
     ParallelConfig parallel = asked.parallel;
     parallel.world_size = world.size();
@@ -94,7 +94,7 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
   }
   problems.clear();
   TrainingArgs args = parsed_flags(words, kind, problems);
-  frontends::apply_deepspeed_flags(args, world.size(), problems);
+  apply_deepspeed_flags(args, world.size(), problems);
   args = resolved(std::move(args), world.size(), problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
   expect_agreement(args, problems, world);

@@ -1,4 +1,5 @@
 #include "megatron/cli/classify.h"
+#include "megatron/cli/launcher_settings.h"
 
 #include <fmt/format.h>
 
@@ -196,7 +197,7 @@ int train_classifier(std::span<const std::string> words, const comm::Group& worl
   if (!read_words(words, flags, args, problems)) return 0;
   collectively([&] {
     if (!problems.empty()) throw ConfigError(problems);
-    apply_launcher_settings(args, world, problems);
+    apply_launcher_settings(args, world.size(), problems);
     if (!problems.empty()) throw ConfigError(problems);
   });
   const auto data = collectively([&] { return read_data(flags, args, world); });

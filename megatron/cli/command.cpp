@@ -9,16 +9,19 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "megatron/cli/ranks.h"
 #include "megatron/core/build_id.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
+#include "megatron/core/parts.h"
 #include "megatron/core/printable.h"
 #include "megatron/core/signal_cleanup.h"
 #include "megatron/core/terminate.h"
@@ -29,29 +32,41 @@
 namespace megatron::cli {
 namespace {
 
-std::string overview(std::span<const Command> commands) {
+constexpr std::string_view kGroupNames[] = {"data", "training", "inference", "checkpoints",
+                                            "launch and machine"};
+
+std::string overview(Commands commands) {
   size_t width = 0;
   for (const Command& command : commands) width = std::max(width, command.name.size());
-  std::string text = "usage: megatron <command> [flags]\n\ncommands:\n";
-  for (const Command& command : commands) {
-    text += fmt::format("  {:<{}}  {}\n", command.name, width, command.summary);
+  std::string text = "usage: megatron <command> [flags]\n";
+  for (size_t group = 0; group < std::size(kGroupNames); ++group) {
+    std::string lines;
+    for (const Command& command : commands) {
+      if (command.group != static_cast<CommandGroup>(group) || !command.is_built()) continue;
+      lines += fmt::format("  {:<{}}  {}\n", command.name, width, command.summary);
+    }
+    if (!lines.empty()) text += fmt::format("\n{}:\n{}", kGroupNames[group], lines);
   }
+  std::string missing;
+  for (const Command& command : commands) {
+    if (command.is_built()) continue;
+    missing += fmt::format("  {:<{}}  -D{}=ON\n", command.name, width, command.option);
+  }
+  if (!missing.empty()) text += "\nnot in this build, and what adds them:\n" + missing;
   return text + "\nmegatron <command> --help lists the flags of a command.";
 }
 
-const Command& command_named(const std::string& typed, std::span<const Command> commands) {
-  std::string name = typed;
-  std::replace(name.begin(), name.end(), '_', '-');
+const Command& command_named(const std::string& typed, Commands commands) {
+  if (const Command* const found = find_command(typed, commands)) return *found;
   const Command* nearest = nullptr;
   for (const Command& command : commands) {
-    if (command.name == name) return command;
     if (nearest == nullptr ||
-        edit_distance(name, command.name) < edit_distance(name, nearest->name)) {
+        edit_distance(typed, command.name) < edit_distance(typed, nearest->name)) {
       nearest = &command;
     }
   }
-  const bool is_close = nearest != nullptr &&
-                        edit_distance(name, nearest->name) <= std::max<size_t>(2, name.size() / 3);
+  const bool is_close = nearest != nullptr && edit_distance(typed, nearest->name) <=
+                                                  std::max<size_t>(2, typed.size() / 3);
   throw ConfigError(is_close
                         ? fmt::format("{} is not a command; did you mean {}?", typed, nearest->name)
                         : fmt::format("{} is not a command; --help lists them all", typed));
@@ -82,7 +97,7 @@ void expect_possible_threads() {
       printable(asked), kMaxThreads));
 }
 
-int run_command(std::span<const std::string> words, std::span<const Command> commands) {
+int run_command(Words words, Commands commands) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_line(overview(commands));
     return 0;
@@ -94,7 +109,7 @@ int run_command(std::span<const std::string> words, std::span<const Command> com
   // A script stands for a command, and maybe for one of its tools.
   std::vector<std::string> all = frontends::words_of_script(words[0]);
   all.insert(all.end(), words.begin() + 1, words.end());
-  return command_named(all[0], commands).run(std::span(all).subspan(1));
+  return run_named(all[0], std::span(all).subspan(1), commands);
 }
 
 // The reader of the output must learn that a part is missing, even if the command succeeded.
@@ -110,7 +125,28 @@ int code_of_output(int code) {
 
 }  // namespace
 
-int run_program(int argc, const char* const* argv, std::span<const Command> commands) {
+bool Command::is_built() const {
+  const RunAlone* const alone = std::get_if<RunAlone>(&run);
+  return alone == nullptr || *alone != nullptr;
+}
+
+const Command* find_command(std::string name, Commands commands) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  const auto found = std::ranges::find(commands, std::string_view(name), &Command::name);
+  return found == commands.end() ? nullptr : &*found;
+}
+
+int run_named(const std::string& name, Words words, Commands commands) {
+  const Command& command = command_named(name, commands);
+  if (!command.is_built()) refuse_missing(command.name, command.option);
+  if (command.runs_on_ranks()) return run_where_placed(command, words);
+  if (const RunOthers* const run = std::get_if<RunOthers>(&command.run)) {
+    return (*run)(words, commands);
+  }
+  return std::get<RunAlone>(command.run)(words);
+}
+
+int run_program(int argc, const char* const* argv, Commands commands) {
   occupy_standard_descriptors();
   clean_up_on_signals();
   explain_uncaught_exceptions();
@@ -149,7 +185,7 @@ int run_program(int argc, const char* const* argv, std::span<const Command> comm
   }
 }
 
-bool parse_flags(FlagTable& flags, std::string_view usage, std::span<const std::string> words) {
+bool parse_flags(FlagTable& flags, std::string_view usage, Words words) {
   ParsedFlags parsed = flags.parse(words);
   if (parsed.wants_help) {
     print_line(fmt::format("usage: {}\n{}", usage, flags.help()));
@@ -165,6 +201,23 @@ bool parse_flags(FlagTable& flags, std::string_view usage, std::span<const std::
   }
   for (const std::string& warning : parsed.warnings) warn(warning);
   return true;
+}
+
+std::vector<std::string> take_leading_words(std::span<const std::string>& words) {
+  std::vector<std::string> leading;
+  while (!words.empty() && !words.front().starts_with('-')) {
+    leading.push_back(words.front());
+    words = words.subspan(1);
+  }
+  return leading;
+}
+
+void expect_words(const std::vector<std::string>& leading, size_t least, size_t most,
+                  std::string_view usage) {
+  if (leading.size() >= least && leading.size() <= most) return;
+  const std::string_view first_line = usage.substr(0, usage.find('\n'));
+  throw ConfigError(
+      fmt::format("{} words stand before the flags; write {}", leading.size(), first_line));
 }
 
 }  // namespace megatron::cli

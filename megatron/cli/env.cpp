@@ -7,12 +7,13 @@
 #include <filesystem>
 #include <thread>
 
+#include "annex/accelerate/config_file.h"
 #include "megatron/cli/command.h"
 #include "megatron/core/build_id.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/parts.h"
 #include "megatron/device/cuda.h"
-#include "megatron/frontends/accelerate/config_file.h"
 #include "megatron/launch/supervisor.h"
 #include "megatron/settings/flag_table.h"
 
@@ -46,7 +47,7 @@ void print_gpus() {
   }
 }
 
-void print_config(const std::string& typed) {
+[[maybe_unused]] void print_config(const std::string& typed) {
   const std::filesystem::path path =
       typed.empty() ? frontends::default_config_path() : std::filesystem::path(typed);
   print("configuration", path.string() + ":");
@@ -88,7 +89,11 @@ int env(std::span<const std::string> words) {
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   print("memory", fmt::format("{:.2f} GB", gibibytes(memory)));
   print_gpus();
-  print_config(config_file);
+  if constexpr (kHasAccelerate) {
+    print_config(config_file);
+  } else if (!config_file.empty()) {
+    refuse_missing("--config_file", "MG_ACCELERATE");
+  }
   return 0;
 }
 

@@ -1,4 +1,5 @@
 #include "megatron/cli/finetune.h"
+#include "megatron/cli/launcher_settings.h"
 
 #include <fmt/format.h>
 
@@ -125,7 +126,7 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
           "--save is empty, but the result in --output_dir is made of the last checkpoint; remove "
           "--save");
     }
-    apply_launcher_settings(tuning.args, world, tuning.problems);
+    apply_launcher_settings(tuning.args, world.size(), tuning.problems);
     settle_architecture(tuning.origin, tuning.args, tuning.problems);
     if (!tuning.problems.empty()) throw ConfigError(tuning.problems);
   });

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "megatron/cli/command.h"
-#include "megatron/cli/corpus_tool.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/data/dataset_tools.h"

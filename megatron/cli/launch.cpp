@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "megatron/cli/accelerate.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/launch_environment.h"
@@ -49,7 +48,7 @@ struct LaunchFlags {
   std::string rdzv_backend;
   std::string rdzv_endpoint;
   bool standalone = false;
-  std::string config_file;  // only for --help: see accelerate_launch
+  std::string config_file;  // only for --help: `accelerate launch` reads it
   ArgMap unused;
 
   int64_t world_size() const { return nnodes * nproc_per_node; }
@@ -240,7 +239,7 @@ void resolve(LaunchFlags& launch) {
 
 }  // namespace
 
-int launch(std::span<const std::string> words) {
+int launch(Words words, Commands commands) {
   const std::string program = launch::own_program();
   LaunchFlags launch;
   FlagTable flags = flags_of(launch);
@@ -255,7 +254,11 @@ int launch(std::span<const std::string> words) {
       return word == flag;
     });
   };
-  if (is_given("--config-file")) return accelerate_launch(words);
+  if (is_given("--config-file")) {
+    Arguments all = {"launch"};
+    all.insert(all.end(), words.begin(), words.end());
+    return run_named("accelerate", all, commands);
+  }
   launch.has_ranks = is_given("--ranks");
   if (!parse_flags(flags,
                    "megatron launch [flags] <command> [flags of the command]\n\n"
@@ -269,7 +272,7 @@ int launch(std::span<const std::string> words) {
         "launch: the command is missing; for example launch --nproc-per-node 4 "
         "pretrain-gpt --num-layers ...");
   }
-  const RankCommand& chosen = rank_command(frontends::command_of_script(words[command]));
+  const Command& chosen = rank_command(frontends::command_of_script(words[command]), commands);
   const Arguments rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(rest, ModelKind::kGpt, problems);

@@ -26,13 +26,14 @@ int run_alone(const std::string& script, const std::vector<std::string>& flags) 
 
 }  // namespace
 
-int launch_processes(const ProcessLaunch& launch) {
+int launch_processes(const ProcessLaunch& launch, Commands commands) {
   const std::string command = frontends::command_of_script(launch.script);
   const bool wants_help = std::any_of(launch.words.begin(), launch.words.end(), [](const auto& w) {
     return w == "--help" || w == "-h" || w == "--help-all";
   });
   if (wants_help) return run_alone(launch.script, launch.words);
-  if (!runs_on_ranks(command)) {
+  const Command* const found = find_command(command, commands);
+  if (found == nullptr || !found->runs_on_ranks()) {
     if (launch.nproc_per_node * launch.nnodes > 1) {
       warn(fmt::format("{} does not run on several ranks: it runs in one process", command));
     }

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/cli/command.h"
+
 namespace megatron::cli {
 
 // Ranks that are processes of their own, as launchers of other systems start them.
@@ -22,6 +24,6 @@ struct ProcessLaunch {
 
 // Starts the ranks of this host and returns the exit code. A command that does not run on several
 // ranks runs in one process. Throws ConfigError.
-int launch_processes(const ProcessLaunch& launch);
+int launch_processes(const ProcessLaunch& launch, Commands commands);
 
 }  // namespace megatron::cli

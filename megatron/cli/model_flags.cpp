@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "megatron/frontends/accelerate/environment.h"
+#include "megatron/cli/launcher_settings.h"
 #include "megatron/settings/tokenizer_flags.h"
 
 namespace megatron::cli {
@@ -25,8 +25,7 @@ void add_kv_cache_dtype(FlagTable& table, KvCacheType& type) {
 }
 
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
-  frontends::apply_accelerate_degrees(flags.parallel,
-                                      [](const char* name) { return std::getenv(name); });
+  apply_launcher_degrees(flags.parallel);
   table.group("model");
   table.add_optional(
       "--load", flags.load,

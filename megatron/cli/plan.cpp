@@ -1,4 +1,5 @@
 #include "megatron/cli/plan.h"
+#include "megatron/cli/launcher_settings.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +15,6 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
-#include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/models/model_specs.h"
 #include "megatron/models/plan/traffic.h"
 #include "megatron/models/plan/update_work.h"
@@ -330,7 +330,7 @@ int plan(std::span<const std::string> argv) {
   if (!flags.gpu.empty() && gpu_roof(flags.gpu) == nullptr) {
     problems.push_back(fmt::format("--gpu {} is not known; use one of {}", flags.gpu, gpu_names()));
   }
-  frontends::apply_deepspeed_flags(args, std::max<int64_t>(flags.world_size, 1), problems);
+  apply_deepspeed_flags(args, std::max<int64_t>(flags.world_size, 1), problems);
   fill_for_plan(args);
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
   if (!problems.empty()) throw ConfigError(problems);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <system_error>
@@ -10,13 +9,12 @@
 #include <vector>
 
 #include "megatron/cli/agreement.h"
+#include "megatron/cli/launcher_settings.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
 #include "megatron/data/data_paths.h"
 #include "megatron/device/free_memory.h"
-#include "megatron/frontends/accelerate/environment.h"
-#include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
@@ -130,7 +128,7 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
     print_line(training_help(command, args.transformer.kind, args.help_scope));
     return std::nullopt;
   }
-  apply_launcher_settings(args, world, problems);
+  apply_launcher_settings(args, world.size(), problems);
   const DataConfig& data = args.data;
   const bool is_retro = !data.retro_workdir.empty() || !data.retro_project_dir.empty();
   if (args.training.train_step.empty() && !data.mock_data && !is_retro) {
@@ -160,13 +158,6 @@ bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
     args.warnings.push_back(fmt::format("{} has no effect in this command", flag));
   }
   return true;
-}
-
-void apply_launcher_settings(TrainingArgs& args, const comm::Group& world,
-                             std::vector<std::string>& problems) {
-  frontends::apply_accelerate_environment(
-      args, world.size(), [](const char* name) { return std::getenv(name); }, problems);
-  frontends::apply_deepspeed_flags(args, world.size(), problems);
 }
 
 Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,

@@ -40,12 +40,9 @@ bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
                          std::span<const std::string> words, TrainingArgs& args,
                          std::vector<std::string>& problems);
 
-// The two steps of it after reading the flags, for commands that set some of them. The first
-// applies the settings of Accelerate's and DeepSpeed's launchers. The second resolves the flags,
-// checks that all ranks agree, prepares the directory of --save, opens the tokenizer, and prints
-// Megatron-LM's lines. `problems` are those found so far, one sentence each.
-void apply_launcher_settings(TrainingArgs& args, const comm::Group& world,
-                             std::vector<std::string>& problems);
+// The step of it after reading the flags and apply_launcher_settings(), for commands that set some
+// flags. Resolves them, checks that all ranks agree, prepares the directory of --save, opens the
+// tokenizer, and prints Megatron-LM's lines. `problems` are those found so far, one sentence each.
 Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
                            const comm::Group& world, std::chrono::steady_clock::time_point started);
 

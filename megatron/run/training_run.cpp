@@ -7,13 +7,14 @@
 #include <string>
 #include <utility>
 
+#include "annex/emissions/emissions_report.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/transport.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/parts.h"
 #include "megatron/run/device_choice.h"
-#include "megatron/run/emissions_report.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/replica_check.h"
@@ -50,8 +51,10 @@ std::string codecarbon_dir(const RunConfig& config) {
 std::unique_ptr<const EmissionsReport> opened_report(const RunConfig& config,
                                                      const comm::Group& world, Stream stream) {
   const std::filesystem::path directory = codecarbon_dir(config);
+  if (directory.empty()) return nullptr;
+  if constexpr (!kHasEmissions) refuse_missing("the report of --codecarbon-dir", "MG_EMISSIONS");
   const bool is_first = world.size() == 1 || world.transport().context().local_rank == 0;
-  if (directory.empty() || !is_first) return nullptr;
+  if (!is_first) return nullptr;
   const std::string name =
       world.rank() == 0 ? "emissions.csv" : fmt::format("emissions-{:03d}.csv", world.rank());
   EnergyMeter::Options options;

@@ -8,8 +8,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "annex/retro/data/work_directory.h"
 #include "megatron/core/error.h"
-#include "megatron/data/retro/work_directory.h"
+#include "megatron/core/parts.h"
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/settings/flags_in_vain.h"
@@ -35,7 +36,7 @@ class Resolver {
 
   void run(int64_t world_size) {
     script_defaults();
-    apply_retro_project(args_, problems_);
+    if constexpr (kHasRetro) apply_retro_project(args_, problems_);
     // Checkpoints store these paths and may be used from other directories.
     args_.tokenizer = with_absolute_paths(args_.tokenizer);
     directory_in_utf8();
@@ -142,7 +143,11 @@ class Resolver {
     if (iterations > 0 && is_cyclic) args_.training.train_iters = iterations;
     RetroConfig& c = args_.transformer.retro;
     const std::string& directory = args_.data.retro_workdir;
-    if (c.reads_neighbors() && !directory.empty()) {
+    if constexpr (!kHasRetro) {
+      if (c.reads_neighbors()) {
+        problems_.push_back(missing_part("--retro-add-retriever", "MG_RETRO"));
+      }
+    } else if (c.reads_neighbors() && !directory.empty()) {
       try {
         const int64_t length = read_retro_settings(directory).chunk_length;
         if (!given("retro_gpt_chunk_length")) c.chunk_length = length;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "annex/retro/data/work_directory.h"
 #include "megatron/core/error.h"
-#include "megatron/data/retro/work_directory.h"
 
 namespace megatron {
 namespace {

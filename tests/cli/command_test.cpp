@@ -18,6 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 int greet(std::span<const std::string> words) {
   std::string name;
@@ -44,7 +45,10 @@ struct Outcome {
 };
 
 Outcome run(std::vector<const char*> words) {
-  const Command commands[] = {{"greet", "say hello", greet}, {"bid-farewell", "say bye", greet}};
+  const Command commands[] = {
+      {"greet", CommandGroup::kData, "say hello", greet},
+      {"bid-farewell", CommandGroup::kData, "say bye", greet},
+      {"meet", CommandGroup::kInference, "shake hands", RunAlone(nullptr), "MG_HANDS"}};
   words.insert(words.begin(), "megatron");
   CapturedStdout captured_out;
   CapturedStderr captured_err;
@@ -64,10 +68,18 @@ TEST(RunProgram, RunsTheNamedCommand) {
 TEST(RunProgram, ListsItsCommands) {
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, 0);
-  EXPECT_THAT(help.out, HasSubstr("  greet         say hello\n  bid-farewell  say bye\n"));
+  EXPECT_THAT(help.out, HasSubstr("data:\n  greet         say hello\n  bid-farewell  say bye\n"));
+  EXPECT_THAT(help.out, Not(HasSubstr("inference:")));
+  EXPECT_THAT(help.out, HasSubstr("  meet          -DMG_HANDS=ON\n"));
   EXPECT_EQ(run({"help"}).out, help.out);
   EXPECT_EQ(run({}).code, 0);
   EXPECT_EQ(run({}).out, help.out);
+}
+
+TEST(RunProgram, NamesTheOptionOfACommandThatTheBuildLeavesOut) {
+  const Outcome outcome = run({"meet", "--first-name", "Ada"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err, "error: meet is not in this build; configure with -DMG_HANDS=ON\n");
 }
 
 TEST(RunProgram, NamesItsVersion) {

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "annex/retro/data/hdf5_file.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/data/hdf5_file.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/parquet/parquet_file.h"
 #include "megatron/formats/pickle_writer.h"

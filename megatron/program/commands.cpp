@@ -1,0 +1,112 @@
+#include "megatron/program/commands.h"
+
+#include "annex/accelerate/commands/accelerate.h"
+#include "annex/accelerate/commands/config.h"
+#include "annex/accelerate/commands/estimate_memory.h"
+#include "annex/corpus/commands/corpus.h"
+#include "annex/deepspeed/commands/deepspeed.h"
+#include "annex/retro/commands/pretrain_retro.h"
+#include "annex/retro/commands/retro_eval.h"
+#include "annex/retro/commands/retro_finetune.h"
+#include "annex/retro/commands/retro_generate.h"
+#include "annex/retro/commands/retro_preprocess.h"
+#include "megatron/cli/bench.h"
+#include "megatron/cli/classify_text.h"
+#include "megatron/cli/clients.h"
+#include "megatron/cli/convert_checkpoint.h"
+#include "megatron/cli/convert_megatron_checkpoint.h"
+#include "megatron/cli/env.h"
+#include "megatron/cli/evaluate.h"
+#include "megatron/cli/fill_mask.h"
+#include "megatron/cli/finetune.h"
+#include "megatron/cli/generate.h"
+#include "megatron/cli/inspect_checkpoint.h"
+#include "megatron/cli/inspect_dataset.h"
+#include "megatron/cli/launch.h"
+#include "megatron/cli/merge_datasets.h"
+#include "megatron/cli/merge_mp_partitions.h"
+#include "megatron/cli/plan.h"
+#include "megatron/cli/preprocess_data.h"
+#include "megatron/cli/pretrain_bert.h"
+#include "megatron/cli/pretrain_gpt.h"
+#include "megatron/cli/pretrain_t5.h"
+#include "megatron/cli/score.h"
+#include "megatron/cli/self_test.h"
+#include "megatron/cli/serve.h"
+#include "megatron/cli/train_tokenizer.h"
+#include "megatron/core/parts.h"
+
+namespace megatron::cli {
+namespace {
+
+template <bool kIsBuilt, auto kRun>
+constexpr decltype(Command::run) if_built() {
+  if constexpr (kIsBuilt) {
+    return kRun;
+  } else {
+    return RunAlone(nullptr);
+  }
+}
+
+constexpr Command kTable[] = {
+    {"corpus", CommandGroup::kData, "clean, filter and de-duplicate text",
+     if_built<kHasCorpus, corpus>(), "MG_CORPUS"},
+    {"train-tokenizer", CommandGroup::kData, "learn a vocabulary from text", train_tokenizer},
+    {"preprocess-data", CommandGroup::kData, "turn text into a dataset of token ids",
+     preprocess_data},
+    {"merge-datasets", CommandGroup::kData, "write several datasets as one", merge_datasets},
+    {"inspect-dataset", CommandGroup::kData, "show what a dataset holds", inspect_dataset},
+    {"retro-preprocess", CommandGroup::kData, "find neighbours of the samples of a training",
+     if_built<kHasRetro, retro_preprocess>(), "MG_RETRO"},
+    {"pretrain-gpt", CommandGroup::kTraining, "train a GPT", pretrain_gpt},
+    {"pretrain-prefix-lm", CommandGroup::kTraining,
+     "train a GPT whose prefixes are read in both directions", pretrain_prefix_lm},
+    {"pretrain-bert", CommandGroup::kTraining, "train a BERT", pretrain_bert},
+    {"pretrain-t5", CommandGroup::kTraining, "train a T5", pretrain_t5},
+    {"pretrain-retro", CommandGroup::kTraining, "train a GPT that attends to retrieved texts",
+     if_built<kHasRetro, pretrain_retro>(), "MG_RETRO"},
+    {"retro-finetune", CommandGroup::kTraining, "tune a model on questions with answers",
+     if_built<kHasRetro, retro_finetune>(), "MG_RETRO"},
+    {"finetune", CommandGroup::kTraining, "train a model further on texts", finetune},
+    {"retro-generate", CommandGroup::kInference, "answer questions with a tuned model",
+     if_built<kHasRetro, retro_generate>(), "MG_RETRO"},
+    {"retro-eval", CommandGroup::kInference, "score answers that a model wrote",
+     if_built<kHasRetro, retro_eval>(), "MG_RETRO"},
+    {"generate", CommandGroup::kInference, "continue texts with a trained model", generate_text},
+    {"serve", CommandGroup::kInference, "answer HTTP requests with a trained model", serve_model},
+    {"chat", CommandGroup::kInference, "talk with a model that is served", chat},
+    {"text-generation-cli", CommandGroup::kInference,
+     "ask a server for texts, as Megatron-LM's client does", text_generation_cli},
+    {"score", CommandGroup::kInference, "show the probability of texts under a model", score_text},
+    {"evaluate", CommandGroup::kInference,
+     "measure a model on WikiText-103 or LAMBADA, tune a BERT on MNLI, QQP or RACE", evaluate},
+    {"fill-mask", CommandGroup::kInference, "tell which words fit the gaps of texts", fill_mask},
+    {"classify", CommandGroup::kInference, "tell the classes of texts", classify_text},
+    {"inspect-checkpoint", CommandGroup::kCheckpoints, "show what a checkpoint holds",
+     inspect_checkpoint},
+    {"convert-checkpoint", CommandGroup::kCheckpoints,
+     "write a checkpoint in another format or layout", convert_checkpoint},
+    {"convert-megatron-checkpoint", CommandGroup::kCheckpoints,
+     "write a model of transformers beside a file of Megatron-LM", convert_megatron_checkpoint},
+    {"merge-mp-partitions", CommandGroup::kCheckpoints,
+     "write a checkpoint for one tensor-parallel rank", merge_mp_partitions},
+    {"config", CommandGroup::kMachine, "write the file that launch --config-file reads",
+     if_built<kHasAccelerate, config>(), "MG_ACCELERATE"},
+    {"launch", CommandGroup::kMachine, "run a command on several ranks", launch},
+    {"accelerate", CommandGroup::kMachine, "the command line of Accelerate",
+     if_built<kHasAccelerate, accelerate>(), "MG_ACCELERATE"},
+    {"deepspeed", CommandGroup::kMachine, "the command line of DeepSpeed's launcher",
+     if_built<kHasDeepSpeed, deepspeed>(), "MG_DEEPSPEED"},
+    {"env", CommandGroup::kMachine, "describe the program and the machine", env},
+    {"estimate-memory", CommandGroup::kMachine, "show the memory of a model of transformers",
+     if_built<kHasAccelerate, estimate_memory>(), "MG_ACCELERATE"},
+    {"test", CommandGroup::kMachine, "check that the ranks of a job work together", self_test},
+    {"plan", CommandGroup::kMachine, "show the memory and time that training will take", plan},
+    {"bench", CommandGroup::kMachine, "time training or generation on this machine", bench},
+};
+
+}  // namespace
+
+Commands commands() { return kTable; }
+
+}  // namespace megatron::cli
