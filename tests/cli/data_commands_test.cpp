@@ -19,7 +19,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-using Words = std::vector<std::string>;
+using WordList = std::vector<std::string>;
 
 const std::string kGolden = source_path("tests/golden/megatron/data/");
 
@@ -31,7 +31,7 @@ class DataCommandsTest : public testing::Test {
     return path(name);
   }
   // What the command says on standard output and error, or throws.
-  std::string run(int (*command)(std::span<const std::string>), const Words& words) const {
+  std::string run(int (*command)(std::span<const std::string>), const WordList& words) const {
     CapturedStdout captured_out;
     CapturedStderr captured_err;
     std::string thrown;
@@ -63,9 +63,9 @@ TEST_F(DataCommandsTest, PreprocessDataMakesTheGoldenFiles) {
 
 TEST_F(DataCommandsTest, PreprocessDataCountsWhatItLeavesOut) {
   const std::string input = write("in.jsonl", "{\"text\": \"1\"}\nbad\n{\"text\": []}\n");
-  const Words words = {"--input",          input,           "--output_prefix", path("out"),
-                       "--tokenizer-type", "NullTokenizer", "--vocab-size",    "10",
-                       "--skip-bad-lines"};
+  const WordList words = {"--input",          input,           "--output_prefix", path("out"),
+                          "--tokenizer-type", "NullTokenizer", "--vocab-size",    "10",
+                          "--skip-bad-lines"};
   const std::string said = run(preprocess_data, words);
   EXPECT_THAT(said,
               HasSubstr("warning: " + input + ":2: column 1: expected a JSON value; line left"));
@@ -87,11 +87,11 @@ TEST_F(DataCommandsTest, PreprocessDataNamesEveryProblem) {
 TEST_F(DataCommandsTest, PreprocessDataSplitsSentencesForBert) {
   const std::string input =
       write("in.jsonl", "{\"text\": \"Mr. Fox is quick. The dog is lazy! Is it?\"}\n");
-  Words words = {"--input",          input,
-                 "--output-prefix",  path("out"),
-                 "--tokenizer-type", "BertWordPieceLowerCase",
-                 "--vocab",          kGolden + "bert-vocab.txt",
-                 "--json-key",       "text"};
+  WordList words = {"--input",          input,
+                    "--output-prefix",  path("out"),
+                    "--tokenizer-type", "BertWordPieceLowerCase",
+                    "--vocab",          kGolden + "bert-vocab.txt",
+                    "--json-key",       "text"};
   EXPECT_THAT(run(preprocess_data, words),
               AllOf(HasSubstr("pretrain-bert reads sentences; give --split-sentences"),
                     HasSubstr("wrote " + path("out") + "_text_document.bin")));
@@ -160,9 +160,9 @@ TEST_F(DataCommandsTest, PreprocessDataTakesEachKindOfTokenizer) {
   const std::string text = write("a.txt", "the lower cats and the lowest dogs are new new new\n");
   run(train_tokenizer, {"--input", text, "--output-dir", path("bert"), "--vocab-size", "60",
                         "--tokenizer-type", "BertWordPieceLowerCase"});
-  const auto tokens = [&](Words words) {
-    const Words common = {"--input",   input, "--output-prefix", path("out"), "--append-eod",
-                          "--workers", "2"};
+  const auto tokens = [&](WordList words) {
+    const WordList common = {"--input",   input, "--output-prefix", path("out"), "--append-eod",
+                             "--workers", "2"};
     words.insert(words.end(), common.begin(), common.end());
     return run(preprocess_data, words);
   };

@@ -16,7 +16,7 @@ namespace megatron::cli {
 namespace {
 
 using testing::HasSubstr;
-using Words = std::vector<std::string>;
+using WordList = std::vector<std::string>;
 
 class DatasetToolsTest : public testing::Test {
  protected:
@@ -29,7 +29,7 @@ class DatasetToolsTest : public testing::Test {
   std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
 
   // What the command prints, or the message it throws.
-  static std::string run(int (*command)(std::span<const std::string>), const Words& words) {
+  static std::string run(int (*command)(std::span<const std::string>), const WordList& words) {
     CapturedStdout captured_out;
     std::string thrown;
     try {

@@ -19,6 +19,7 @@
 #include "annex/retro/data/hdf5_file.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/parts.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/parquet/parquet_file.h"
 #include "megatron/formats/pickle_writer.h"
@@ -166,9 +167,11 @@ std::vector<Reader> readers(const fs::path& directory) {
     });
   };
   const auto hdf5 = [](const fs::path& path) {
-    const Hdf5File file(path);
-    for (const char* const name : {"chunks", "n_written", "neighbors", "big_endian", "none"}) {
-      if (file.find(name)) file.read<int64_t>(name);
+    if constexpr (kHasRetro) {
+      const Hdf5File file(path);
+      for (const char* const name : {"chunks", "n_written", "neighbors", "big_endian", "none"}) {
+        if (file.find(name)) file.read<int64_t>(name);
+      }
     }
   };
   // The description of pieces in files that are whole.

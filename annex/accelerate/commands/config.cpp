@@ -22,7 +22,6 @@ namespace {
 
 using frontends::AccelerateVersion;
 using frontends::ClusterConfig;
-using Words = std::span<const std::string>;
 
 constexpr const char* kConfigUsage =
     "megatron config [default|update] [flags]\n\n"

@@ -17,7 +17,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using Words = std::vector<std::string>;
+using WordList = std::vector<std::string>;
 
 class CorpusTest : public testing::Test {
  protected:
@@ -26,14 +26,14 @@ class CorpusTest : public testing::Test {
     return folder_.write(name, content);
   }
   // Standard output and standard error of a tool.
-  static std::string run(const Words& words) {
+  static std::string run(const WordList& words) {
     CapturedStdout out;
     CapturedStderr err;
     EXPECT_EQ(corpus(words), 0);
     const std::string text = out.text();
     return text + err.text();
   }
-  static std::string refusal(const Words& words) {
+  static std::string refusal(const WordList& words) {
     return message_of<ConfigError>([&] { corpus(words); });
   }
 
