@@ -5,8 +5,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "annex/corpus/url.h"
 #include "annex/corpus/lists.h"
+#include "annex/corpus/url.h"
 
 namespace megatron::corpus {
 namespace {
