@@ -60,7 +60,7 @@ json request_of(const json& object, const LoadedModel& loaded) {
     return inner_ids(text->get<std::string>(), tokenizer);
   };
   const PairIds special = pair_ids_of(tokenizer);
-  const int64_t most = loaded.bert->config().max_position_embeddings;
+  const int64_t most = loaded.model->config().max_position_embeddings;
   const std::vector<int32_t> first = ids_of_member("text");
   EncodedPair pair = object.contains("text_pair")
                          ? encoded_pair(first, ids_of_member("text_pair"), most, special)

@@ -38,7 +38,7 @@ class RandomGptTask final : public GptTask {
   bool has_split(Split split) const override { return split == Split::kTrain; }
 
   Microbatch get_batch(Split, int64_t chunk) override {
-    if (!step(chunk).reads_data(false)) return {};
+    if (!reads_data(chunk)) return {};
     const int64_t length = config().transformer.seq_length;
     const int64_t rows = config().transformer.padded_vocab_size;
     const int64_t size = config().training.micro_batch_size * length;
@@ -49,7 +49,7 @@ class RandomGptTask final : public GptTask {
     batch.labels = ids_->draw(size, rows);
     batch.loss_mask.assign(static_cast<size_t>(size), 1.0F);
     for (int64_t i = 0; i < size; ++i) batch.position_ids.push_back(i % length);
-    return step(chunk).microbatch(batch, true);
+    return part_of_batch(batch, chunk, Split::kTrain);
   }
 
  private:
@@ -70,18 +70,18 @@ class RandomBertTask final : public BertTask {
     const int64_t b = config().training.micro_batch_size;
     const Shape shape = {b, config().transformer.seq_length};
     const int64_t size = shape.numel();
-    Samples samples = {.tokens = tensor_of(ids_->draw(size, rows), shape),
-                       .types = tensor_of(ids_->draw(size, 2), shape),
-                       .padding_mask = zeros(shape, DType::kBool, Stream{}),
-                       .labels = tensor_of(ids_->draw(size, rows), shape),
-                       .loss_mask = Tensor(shape, DType::kFloat32, Stream{}),
-                       .is_random = tensor_of(ids_->draw(b, 2), {b})};
+    const ModelInput input = {.tokens = tensor_of(ids_->draw(size, rows), shape),
+                              .token_types = tensor_of(ids_->draw(size, 2), shape),
+                              .padding_mask = zeros(shape, DType::kBool, Stream{})};
+    TokenTargets targets = {.labels = tensor_of(ids_->draw(size, rows), shape),
+                            .loss_mask = Tensor(shape, DType::kFloat32, Stream{}),
+                            .is_random = tensor_of(ids_->draw(b, 2), {b})};
     const std::vector<int64_t> parts = ids_->draw(size, kParts);
     for (size_t i = 0; i < parts.size(); ++i) {
       const bool counts = static_cast<double>(parts[i]) < kParts * config().data.mask_prob;
-      samples.loss_mask.span<float>()[i] = counts ? 1.0F : 0.0F;
+      targets.loss_mask.span<float>()[i] = counts ? 1.0F : 0.0F;
     }
-    return microbatch(samples, chunk, true);
+    return part_of({input, targets}, chunk, Split::kTrain);
   }
 
  private:
@@ -89,14 +89,17 @@ class RandomBertTask final : public BertTask {
 };
 
 // No token is padding, and all count in the loss.
-class RandomT5Task final : public T5Task {
+class RandomT5Task final : public ModelTask {
  public:
-  explicit RandomT5Task(const RunConfig& config) : T5Task(config, nullptr) {}
+  explicit RandomT5Task(const RunConfig& config) : ModelTask(config, nullptr) {
+    const std::vector<std::string> problems = t5_run_problems(config);
+    if (!problems.empty()) throw ConfigError(problems);
+  }
 
   void open_data(const Progress&) override { ids_ = std::make_unique<RandomIds>(parallel()); }
   bool has_split(Split split) const override { return split == Split::kTrain; }
 
-  Microbatch get_batch(Split, int64_t) override {
+  Microbatch get_batch(Split, int64_t chunk) override {
     const TransformerConfig& c = config().transformer;
     const int64_t b = config().training.micro_batch_size;
     const Shape of_encoder = {b, c.seq_length};
@@ -104,30 +107,30 @@ class RandomT5Task final : public T5Task {
     const auto drawn = [&](const Shape& shape) {
       return tensor_of(ids_->draw(shape.numel(), c.padded_vocab_size), shape);
     };
-    return microbatch({.encoder_tokens = drawn(of_encoder),
-                       .encoder_padding_mask = zeros(of_encoder, DType::kBool, Stream{}),
-                       .decoder_tokens = drawn(of_decoder),
-                       .labels = drawn(of_decoder),
-                       .loss_mask = full(of_decoder, 1.0F, DType::kFloat32, Stream{})},
-                      true);
+    return part_of({{.tokens = drawn(of_encoder),
+                     .padding_mask = zeros(of_encoder, DType::kBool, Stream{}),
+                     .decoder_tokens = drawn(of_decoder)},
+                    {.labels = drawn(of_decoder),
+                     .loss_mask = full(of_decoder, 1.0F, DType::kFloat32, Stream{})}},
+                   chunk, Split::kTrain);
   }
 
  private:
+  SplitDatasets open_datasets(const SampleCounts&) const override { return {}; }
+  TextMicrobatch make_batch(const SampleDataset&, const SampleGroup&, Split,
+                            int64_t) const override {
+    return {};
+  }
+
   std::unique_ptr<RandomIds> ids_;
 };
 
 }  // namespace
 
 std::unique_ptr<TrainTask> random_task(const RunConfig& config) {
-  switch (config.transformer.kind) {
-    case ModelKind::kGpt:
-      return std::make_unique<RandomGptTask>(config);
-    case ModelKind::kBert:
-      return std::make_unique<RandomBertTask>(config);
-    case ModelKind::kT5:
-      return std::make_unique<RandomT5Task>(config);
-  }
-  throw InternalError("random_task: unknown kind of model");
+  if (config.transformer.is_encoder_decoder()) return std::make_unique<RandomT5Task>(config);
+  if (config.transformer.has_encoder()) return std::make_unique<RandomBertTask>(config);
+  return std::make_unique<RandomGptTask>(config);
 }
 
 }  // namespace megatron::cli

@@ -14,7 +14,7 @@
 namespace megatron {
 namespace {
 
-BertInput input_of(const BertModel& model, const BertTexts& texts) {
+ModelInput input_of(const BertModel& model, const BertTexts& texts) {
   const TransformerConfig& config = model.config();
   expect_texts(texts.ids);
   const auto length = static_cast<int64_t>(texts.ids[0].size());
@@ -26,7 +26,7 @@ BertInput input_of(const BertModel& model, const BertTexts& texts) {
   }
   expect_below(texts.ids, config.counted_vocab_size(), "token id",
                "use the tokenizer the model was trained with");
-  BertInput input = {.tokens = tensor_of_rows(texts.ids)};
+  ModelInput input = {.tokens = tensor_of_rows(texts.ids)};
   if (!texts.token_types.empty()) {
     expect_like_ids(texts.token_types, texts.ids, "token_types");
     expect_below(texts.token_types, std::max<int64_t>(config.tokentypes(), 1), "token type",
@@ -42,14 +42,14 @@ BertInput input_of(const BertModel& model, const BertTexts& texts) {
 }
 
 // Runs texts through this rank's stage: [s, b, h], the whole model's on the last stage alone.
-Variable pass(const BertInference& model, const BertInput& input) {
+Variable pass(const BertInference& model, const ModelInput& input) {
   RandomState random(0);
   random.set_training(false);
   const Tensor& ids = input.tokens.ids;
   const BertModel& chunk = model.chunk;
   const Variable x = received_activations(model.parallel, chunk.config(), ids.size(1), ids.size(0),
                                           chunk.stream());
-  Variable y = chunk.forward(input, x, random);
+  Variable y = chunk.forward(input, {&x, 1}, random).back();
   send_to_next(model.parallel, y);
   return y;
 }
@@ -123,7 +123,7 @@ double bert_loss(const BertInference& model, const BertTexts& texts, const BertL
   expect_heads(model, false);
   const TransformerConfig& config = model.chunk.config();
   const NoGrad no_grad;
-  const BertInput input = input_of(model.chunk, texts);
+  const ModelInput input = input_of(model.chunk, texts);
   expect_like_ids(labels.words, texts.ids, "labels");
   const Targets targets = targets_of(labels.words, config.counted_vocab_size());
   const size_t b = texts.ids.size();
@@ -145,10 +145,11 @@ double bert_loss(const BertInference& model, const BertTexts& texts, const BertL
   if (model.parallel.is_last_stage()) {
     const Stream stream = model.chunk.stream();
     const auto rows = static_cast<int64_t>(b);
-    const BertLosses losses = bert_losses(
-        model.chunk, hidden,
-        {targets.labels.to(stream), targets.loss_mask.to(stream),
-         tensor_of(order, {rows}).to(stream), full({rows, 1}, 1.0F, DType::kFloat32, stream)});
+    const BertLosses losses = bert_losses(model.chunk, hidden,
+                                          {.labels = targets.labels.to(stream),
+                                           .loss_mask = targets.loss_mask.to(stream),
+                                           .is_random = tensor_of(order, {rows}).to(stream)},
+                                          full({rows, 1}, 1.0F, DType::kFloat32, stream));
     loss.span<double>()[0] = losses.lm.data().item() + (has_order ? losses.sop.data().item() : 0.0);
   }
   share_from_head(model.parallel, loss);

@@ -25,7 +25,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
     : model_(model),
       options_(options),
       pool_(pages_of_cache(model.config(), options), options.page_tokens),
-      cache_(model.config(), model.decoder_layers(), model.parallel.tensor.size(),
+      cache_(model.config(), model.chunk->cached_layers(), model.parallel.tensor.size(),
              pool_.num_pages(), options.page_tokens, model.stream(), model.kv_cache) {
   // Then every text that runs gets its next token in every step.
   options_.max_step_tokens = std::max(options_.max_step_tokens, options_.max_rows);
@@ -38,7 +38,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
     // The last page of a text may be in part empty.
     text_pool_.emplace(pool_.pages_for(options_.encoder_tokens) + options_.max_rows,
                        options_.page_tokens);
-    text_cache_.emplace(config, model_.decoder_layers(), model_.parallel.tensor.size(),
+    text_cache_.emplace(config, model_.chunk->cached_layers(), model_.parallel.tensor.size(),
                         text_pool_->num_pages(), options_.page_tokens, model_.stream(),
                         model_.kv_cache);
     reads_singly_ = config.position_embedding_type == PositionEmbedding::kRelative;

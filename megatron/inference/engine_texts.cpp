@@ -85,8 +85,8 @@ void Engine::read_together(std::span<const Group* const> groups) {
     std::ranges::fill(row.first(text.size()), false);
     std::ranges::fill(row.subspan(text.size()), true);
   }
-  T5Input input = {.encoder_tokens = tensor_of(tokens, {b, longest})};
-  if (length_of(*groups.back()) < longest) input.encoder_padding_mask = padding;
+  ModelInput input = {.tokens = tensor_of(tokens, {b, longest})};
+  if (length_of(*groups.back()) < longest) input.padding_mask = padding;
   std::vector<int32_t> slots(static_cast<size_t>(longest * b), -1);
   for (int64_t row = 0; row < b; ++row) {
     const Group& group = *groups[static_cast<size_t>(row)];

@@ -20,7 +20,7 @@ constexpr int64_t kScoreChunk = 256;
 
 // This rank's columns of the logits of positions [begin, begin + count) of hidden [s, b, h].
 Tensor own_logits(const InferenceModel& model, const Tensor& hidden, int64_t begin, int64_t count) {
-  return model.logits(Variable(hidden.slice(begin, count))).data();
+  return model.chunk->logits(Variable(hidden.slice(begin, count))).data();
 }
 
 // The most probable tokens of each row of logits [r, 1, v], of those below `known`.
@@ -53,15 +53,6 @@ void append_most_probable(const Tensor& logits, int64_t count, int64_t known,
 
 }  // namespace
 
-ModelChunk InferenceModel::decoder_layers() const {
-  if (t5 == nullptr) return gpt->chunk();
-  const T5Chunk& chunk = t5->chunk();
-  return {.first_layer = chunk.decoder.first_layer,
-          .num_layers = chunk.decoder.num_layers,
-          .has_embedding = chunk.embeds_decoder,
-          .has_head = chunk.has_head};
-}
-
 bool draws(const InferenceModel& model) { return is_head_rank(model.parallel); }
 
 void share(const InferenceModel& model, Tensor& x) { share_from_head(model.parallel, x); }
@@ -73,14 +64,15 @@ void share(const InferenceModel& model, std::vector<double>& values) {
       TensorView{values.data(), {static_cast<int64_t>(values.size())}, DType::kFloat64});
 }
 
-Variable run_stages(const InferenceModel& model, const GptInput& input, CachedBatch* cached) {
+Variable run_stages(const InferenceModel& model, const ModelInput& input, CachedBatch* cached) {
   invariant(model.gpt != nullptr, "tokens without a text of an encoder are read by a GPT");
   const Shape& ids = input.tokens.ids.shape();
   RandomState random(0);
   random.set_training(false);
   const Variable x =
       received_activations(model.parallel, model.config(), ids[1], ids[0], model.stream());
-  Variable y = model.gpt->forward(input, x, random, cached);
+  Variable y = cached != nullptr ? model.gpt->forward_cached(input, x, random, *cached)
+                                 : model.gpt->forward(input, {&x, 1}, random).back();
   send_to_next(model.parallel, y);
   return y;
 }

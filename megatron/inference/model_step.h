@@ -18,20 +18,15 @@ struct InferenceModel {
   // This rank's part of a model; by default one rank has all of it.
   // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
   InferenceModel(const GptModel& the_gpt, ParallelContext the_parallel = {})
-      : gpt(&the_gpt), parallel(std::move(the_parallel)) {}
+      : chunk(&the_gpt), gpt(&the_gpt), parallel(std::move(the_parallel)) {}
   // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
   InferenceModel(const T5Model& the_t5, ParallelContext the_parallel = {})
-      : t5(&the_t5), parallel(std::move(the_parallel)) {}
+      : chunk(&the_t5), t5(&the_t5), parallel(std::move(the_parallel)) {}
 
-  const TransformerConfig& config() const { return t5 != nullptr ? t5->config() : gpt->config(); }
-  Stream stream() const { return t5 != nullptr ? t5->stream() : gpt->stream(); }
-  // This rank's layers that read the tokens of the texts: of a T5 those of its decoder.
-  ModelChunk decoder_layers() const;
-  // This rank's columns of the logits.
-  Variable logits(const Variable& hidden) const {
-    return t5 != nullptr ? t5->logits(hidden) : gpt->logits(hidden);
-  }
+  const TransformerConfig& config() const { return chunk->config(); }
+  Stream stream() const { return chunk->stream(); }
 
+  const Model* chunk;             // this rank's part
   const GptModel* gpt = nullptr;  // either a GPT ...
   const T5Model* t5 = nullptr;    // ... or a T5
   ParallelContext parallel;
@@ -47,7 +42,7 @@ void share(const InferenceModel& model, std::vector<double>& values);
 
 // Runs tokens [b, s] of a GPT through this rank's stage, between the neighbours': [s, b, h], which
 // is the whole model's on the last stage alone.
-Variable run_stages(const InferenceModel& model, const GptInput& input, CachedBatch* cached);
+Variable run_stages(const InferenceModel& model, const ModelInput& input, CachedBatch* cached);
 
 // Logits [r, 1, v] of hidden [r, 1, h] on the rank that draws. Undefined on the other ranks; those
 // of the last stage take part.

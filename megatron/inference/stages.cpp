@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "megatron/comm/collectives.h"
+#include "megatron/models/model.h"
 
 namespace megatron {
 
@@ -18,10 +19,6 @@ void send_to_next(const ParallelContext& parallel, const Variable& x) {
   if (parallel.is_last_stage()) return;
   const PipelineLinks& links = parallel.links;
   comm::send(x.data().view(), 1 - links.to_next.rank(), links.to_next, x.stream());
-}
-
-DType residual_dtype(const TransformerConfig& config) {
-  return config.fp32_residual_connection ? DType::kFloat32 : config.params_dtype;
 }
 
 Variable received_activations(const ParallelContext& parallel, const TransformerConfig& config,

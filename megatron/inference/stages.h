@@ -15,8 +15,6 @@ Variable received_from_previous(const ParallelContext& parallel, const Shape& sh
 // Sends x to the stage after; nothing on the last stage.
 void send_to_next(const ParallelContext& parallel, const Variable& x);
 
-// The dtype of activations between the layers of a stack.
-DType residual_dtype(const TransformerConfig& config);
 // The activations [s, b, h] of the stage before; undefined on the first stage.
 Variable received_activations(const ParallelContext& parallel, const TransformerConfig& config,
                               int64_t s, int64_t b, Stream stream);

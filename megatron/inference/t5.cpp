@@ -9,12 +9,12 @@
 namespace megatron {
 namespace {
 
-T5Input encoder_input(const TransformerConfig& config, const T5Texts& texts) {
+ModelInput encoder_input(const TransformerConfig& config, const T5Texts& texts) {
   expect_texts(texts.ids);
   check_length(static_cast<int64_t>(texts.ids[0].size()), 0, config);
   for (const std::vector<int32_t>& row : texts.ids) check_ids(row, config.counted_vocab_size());
-  return {.encoder_tokens = tensor_of_rows(texts.ids),
-          .encoder_padding_mask = padding_mask_of(texts.attention_mask, texts.ids)};
+  return {.tokens = tensor_of_rows(texts.ids),
+          .padding_mask = padding_mask_of(texts.attention_mask, texts.ids)};
 }
 
 // Labels one place later.
@@ -34,7 +34,7 @@ double t5_loss(const InferenceModel& model, const T5Texts& texts, const IdRows& 
                int32_t start) {
   const TransformerConfig& config = model.config();
   const NoGrad no_grad;
-  T5Input input = encoder_input(config, texts);
+  ModelInput input = encoder_input(config, texts);
   expect_texts(labels);
   if (labels.size() != texts.ids.size()) {
     throw ConfigError("\"labels\" must have a list for each text");
@@ -48,7 +48,8 @@ double t5_loss(const InferenceModel& model, const T5Texts& texts, const IdRows& 
   if (model.parallel.is_last_stage()) {
     const Stream stream = model.stream();
     loss.span<double>()[0] =
-        t5_loss(*model.t5, hidden, targets.labels.to(stream), targets.loss_mask.to(stream))
+        token_loss(*model.chunk, hidden,
+                   {.labels = targets.labels.to(stream), .loss_mask = targets.loss_mask.to(stream)})
             .data()
             .item();
   }

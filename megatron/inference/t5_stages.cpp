@@ -22,10 +22,10 @@ Variable through_decoder(const InferenceModel& model, const Shape& ids, const F&
 
 }  // namespace
 
-Variable run_encoder(const InferenceModel& model, const T5Input& input) {
+Variable run_encoder(const InferenceModel& model, const ModelInput& input) {
   const TransformerConfig& config = model.config();
   const T5Chunk& chunk = model.t5->chunk();
-  const Shape& ids = input.encoder_tokens.ids.shape();
+  const Shape& ids = input.tokens.ids.shape();
   RandomState random(0);
   random.set_training(false);
   Variable x;
@@ -39,11 +39,12 @@ Variable run_encoder(const InferenceModel& model, const T5Input& input) {
   return chunk.has_decoder() ? x : Variable();
 }
 
-Variable run_decoder(const InferenceModel& model, const T5Input& input, const Variable& encoded) {
+Variable run_decoder(const InferenceModel& model, const ModelInput& input,
+                     const Variable& encoded) {
   RandomState random(0);
   random.set_training(false);
   return through_decoder(model, input.decoder_tokens.ids.shape(), [&](const Variable& states) {
-    return model.t5->decode(input, {.encoder = encoded, .decoder = states}, random);
+    return model.t5->decode(input, encoded, states, random);
   });
 }
 

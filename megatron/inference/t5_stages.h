@@ -7,13 +7,13 @@
 // Every rank of the model calls each function.
 namespace megatron {
 
-// The output of the encoder for input.encoder_tokens [b, se]: [se, b, h] on the stages of the
+// The output of the encoder for input.tokens [b, se]: [se, b, h] on the stages of the
 // decoder, undefined on the others.
-Variable run_encoder(const InferenceModel& model, const T5Input& input);
+Variable run_encoder(const InferenceModel& model, const ModelInput& input);
 
 // Runs input.decoder_tokens [b, s] through this rank's stage of the decoder: [s, b, h], which is
 // the whole decoder's on the last stage alone. Undefined on the stages of the encoder.
-Variable run_decoder(const InferenceModel& model, const T5Input& input, const Variable& encoded);
+Variable run_decoder(const InferenceModel& model, const ModelInput& input, const Variable& encoded);
 
 // The same for tokens [1, t] of several texts, as T5Model::decode_cached() takes them.
 Variable run_cached_decoder(const InferenceModel& model, const RowIds& tokens,

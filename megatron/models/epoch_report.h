@@ -1,8 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "megatron/data/split.h"
+#include "megatron/data/split_datasets.h"
+#include "megatron/data/text_blocks.h"
 #include "megatron/training/config.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/progress.h"
@@ -22,6 +25,13 @@ class EpochReport {
  private:
   std::optional<double> perplexity_;
 };
+
+// Training and validation in epochs: training shuffles each epoch, validation keeps the order. A
+// set is null if it has no blocks or no samples are asked for. `options` are those of training but
+// for num_samples; drops_last is for training alone.
+SplitDatasets epoch_datasets(const std::shared_ptr<const TextBlocks>& train,
+                             const std::shared_ptr<const TextBlocks>& valid,
+                             const SampleCounts& sizes, EpochDataset::Options options);
 
 // Iterations of an epoch of `num_samples` samples, the last batch of which is filled.
 int64_t epoch_iterations(int64_t num_samples, int64_t global_batch_size);

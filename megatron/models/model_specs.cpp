@@ -1,27 +1,17 @@
 #include "megatron/models/model_specs.h"
 
-#include "megatron/core/error.h"
-#include "megatron/models/bert/bert_model.h"
-#include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/t5/t5_model.h"
+#include "megatron/models/model_chunks.h"
 
 namespace megatron {
 
 std::vector<ParameterSpec> model_specs(const TransformerConfig& config, const ModelChunk& chunk) {
-  switch (config.kind) {
-    case ModelKind::kGpt:
-      return gpt_specs(config, chunk);
-    case ModelKind::kBert:
-      return bert_specs(config, chunk);
-    case ModelKind::kT5:
-      throw Unsupported("the chunks of a T5 are no ModelChunks");
-  }
-  throw InternalError("model_specs: unknown kind of model");
+  const DescribeOnly describe_only;
+  return specs(*make_model_chunk(config, chunk, {}, Stream{}));
 }
 
 std::vector<ParameterSpec> model_specs(const TransformerConfig& config) {
-  if (config.kind == ModelKind::kT5) return t5_specs(config);
-  return model_specs(config, whole_model(config.num_layers));
+  const DescribeOnly describe_only;
+  return specs(*make_model_chunks(config, {}, {}, Stream{}).front());
 }
 
 std::vector<TensorSpec> model_tensors(const TransformerConfig& config) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megatron/checkpoint/chunks.h"
@@ -14,7 +15,10 @@
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/deepspeed/hf_module.h"
 #include "megatron/interchange/source_settings.h"
-#include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/models/bert/bert_model.h"
+#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/model_chunks.h"
+#include "megatron/models/t5/t5_model.h"
 #include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/tokenizers/tokenizer_files.h"
@@ -60,9 +64,7 @@ ParallelConfig laid_out(const ModelChoice& choice, const TransformerConfig& tran
   std::vector<std::string> wrong = problems(config);
   if (wrong.empty()) {
     for (std::string& problem : problems(transformer, tp)) wrong.push_back(std::move(problem));
-    for (std::string& problem : transformer.kind == ModelKind::kT5
-                                    ? t5_pipeline_problems(config, transformer)
-                                    : pipeline_problems(config, transformer.num_layers)) {
+    for (std::string& problem : layout_problems(transformer, config)) {
       wrong.push_back(std::move(problem));
     }
   }
@@ -102,6 +104,19 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
       "text");
 }
 
+InferenceModel LoadedModel::inference() const {
+  const auto* t5 = dynamic_cast<const T5Model*>(model.get());
+  InferenceModel found = t5 != nullptr
+                             ? InferenceModel(*t5, parallel)
+                             : InferenceModel(dynamic_cast<const GptModel&>(*model), parallel);
+  found.kv_cache = kv_cache;
+  return found;
+}
+
+BertInference LoadedModel::bert_inference() const {
+  return {dynamic_cast<const BertModel&>(*model), parallel};
+}
+
 int32_t LoadedModel::required_decoder_start() const {
   if (decoder_start) return *decoder_start;
   throw ConfigError(
@@ -126,24 +141,18 @@ void expect_hashes_of(const Module& model, const CheckpointContents& contents,
   expect_stored_hashes(contents, parts, {});
 }
 
-// This rank's part of a model, with its weights.
-template <class Model, class Chunk, class... More>
-std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chunk, bool is_part,
-                              InferenceWeights weights, const LoadedModel& site,
-                              CheckpointContents contents, More... more) {
-  auto made =
-      std::make_unique<Model>(config, chunk, site.parallel.tensor, site.stream->get(), more...);
-  const Model& model = *made;
+// Fills this rank's part of a model with its weights.
+void load_chunk(const Model& model, InferenceWeights weights, const ParallelContext& parallel,
+                CheckpointContents contents) {
   CheckpointState state;
   state.model = chunks_of(model);
   if (model.tensor_parallel().size() > 1) {  // rows that only make it divide are not stored
     resize_vocabulary(contents, model.config().padded_vocab_size);
   }
-  load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
+  load_checkpoint(contents, state, {.optimizer = false, .is_part = !model.ends().is_whole()});
   state.model.clear();  // it shares the weights
-  expect_hashes_of(model, contents, site.parallel);
-  round_weights(model, weights, site.stream->get());
-  return made;
+  expect_hashes_of(model, contents, parallel);
+  round_weights(model, weights, model.stream());
 }
 
 std::optional<int32_t> first_special(const Tokenizer* tokenizer,
@@ -252,7 +261,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
   warn_of_device(choice.device, world);
-  if (config.kind != ModelKind::kT5 && parallel.pipeline_model_parallel_split_rank > 0) {
+  if (!config.is_encoder_decoder() && parallel.pipeline_model_parallel_split_rank > 0) {
     warn(fmt::format("--pipeline-model-parallel-split-rank has no effect with a {}: it is for T5",
                      name_of(config.kind)));
   }
@@ -264,26 +273,15 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   });
   result.kv_cache = choice.kv_cache;
   result.parallel = make_parallel_context(world, parallel);
-  const int stage = result.parallel.pipeline.rank();
   config = for_inference(config, choice.weights);
-  if (config.kind != ModelKind::kBert) set_ends(result, source.args());
-  if (config.kind == ModelKind::kT5) {
-    const T5Chunk chunk = t5_chunk(parallel, config, stage);
-    result.t5 = loaded<T5Model>(config, chunk, !chunk.is_whole(), choice.weights, result, contents);
-    return result;
+  if (config.has_decoder()) set_ends(result, source.args());
+  BertHeads heads;
+  if (!result.class_names.empty()) {
+    heads = {.classifier = "classification_head", .num_classes = std::ssize(result.class_names)};
   }
-  const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();
-  const bool is_part = !(chunk == whole_model(config.num_layers));
-  if (config.kind == ModelKind::kBert) {
-    BertHeads heads;
-    if (!result.class_names.empty()) {
-      heads = {.classifier = "classification_head", .num_classes = std::ssize(result.class_names)};
-    }
-    result.bert =
-        loaded<BertModel>(config, chunk, is_part, choice.weights, result, contents, heads);
-  } else {
-    result.model = loaded<GptModel>(config, chunk, is_part, choice.weights, result, contents);
-  }
+  result.model = std::move(
+      make_model_chunks(config, parallel, result.parallel, result.stream->get(), heads).front());
+  load_chunk(*result.model, choice.weights, result.parallel, contents);
   return result;
 }
 

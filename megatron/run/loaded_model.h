@@ -11,9 +11,7 @@
 #include "megatron/device/stream.h"
 #include "megatron/inference/bert.h"
 #include "megatron/inference/generate.h"
-#include "megatron/models/bert/bert_model.h"
-#include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/t5/t5_model.h"
+#include "megatron/models/model.h"
 #include "megatron/parallel/config.h"
 #include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/tokenizers/tokenizer.h"
@@ -45,9 +43,7 @@ struct ModelChoice {
 struct LoadedModel {
   std::unique_ptr<OwnedStream> stream;
   ModelKind kind = ModelKind::kGpt;
-  std::unique_ptr<GptModel> model;  // a GPT; null for other kinds
-  std::unique_ptr<BertModel> bert;  // a BERT, likewise
-  std::unique_ptr<T5Model> t5;      // a T5, likewise
+  std::unique_ptr<const Model> model;
   ParallelContext parallel;
   KvCacheType kv_cache = KvCacheType::kModel;
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
@@ -67,14 +63,9 @@ struct LoadedModel {
   // Throws ConfigError unless it is known.
   int32_t required_decoder_start() const;
   // A GPT or a T5 that continues texts. REQUIRES: it is one of them.
-  InferenceModel inference() const {
-    InferenceModel x =
-        t5 != nullptr ? InferenceModel(*t5, parallel) : InferenceModel(*model, parallel);
-    x.kv_cache = kv_cache;
-    return x;
-  }
+  InferenceModel inference() const;
   // REQUIRES: it is a BERT.
-  BertInference bert_inference() const { return {*bert, parallel}; }
+  BertInference bert_inference() const;
 };
 
 inline constexpr ModelKind kGptAlone[] = {ModelKind::kGpt};

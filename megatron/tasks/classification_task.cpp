@@ -16,6 +16,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
+#include "megatron/models/epoch_report.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/label_losses.h"
@@ -23,9 +24,6 @@
 
 namespace megatron {
 namespace {
-
-// Places in a Microbatch.
-enum Part : size_t { kTokens, kTokenOrder, kTypes, kTypeOrder, kPaddingMask, kLabels, kNumParts };
 
 std::vector<std::string> problems_of(const RunConfig& config) {
   std::vector<std::string> problems;
@@ -125,61 +123,50 @@ BertHeads ClassificationTask::heads_of(const ClassificationProblem& problem) {
 ClassificationTask::ClassificationTask(const RunConfig& config,
                                        std::shared_ptr<const Tokenizer> tokenizer, Data data,
                                        const Options& options)
-    : config_(config), tokenizer_(std::move(tokenizer)), data_(std::move(data)), options_(options) {
+    : ModelTask(config, std::move(tokenizer)), data_(std::move(data)), options_(options) {
   const std::vector<std::string> problems = problems_of(config);
   if (!problems.empty()) throw ConfigError(problems);
 }
 
+std::vector<std::unique_ptr<const Model>> ClassificationTask::make_chunks(
+    const ModelSite& site) const {
+  const TransformerConfig& c = config().transformer;
+  std::vector<std::unique_ptr<const Model>> chunks;
+  chunks.push_back(std::make_unique<const BertModel>(
+      c, whole_model(c.num_layers), site.parallel.tensor, site.stream, heads_of(data_.problem)));
+  return chunks;
+}
+
 std::vector<const Module*> ClassificationTask::build_model(const ModelSite& site) {
-  parallel_ = &site.parallel;
-  random_ = &site.random;
-  const TransformerConfig& c = config_.transformer;
-  model_ = std::make_unique<const BertModel>(c, whole_model(c.num_layers), site.parallel.tensor,
-                                             site.stream, heads_of(data_.problem));
-  const int64_t samples = config_.training.micro_batch_size;
-  const int64_t rows = samples * sequences_per_sample();
-  positions_ = prepared_ids(default_position_ids(rows, c.seq_length), c.max_position_embeddings,
-                            "position id")
-                   .to(site.stream);
-  sample_weights_ = full({samples, 1}, 1.0F, DType::kFloat32, site.stream);
-  return {model_.get()};
+  sample_weights_ =
+      full({config().training.micro_batch_size, 1}, 1.0F, DType::kFloat32, site.stream);
+  return ModelTask::build_model(site);
 }
 
-void ClassificationTask::open_data(const Progress& progress) {
-  const int64_t batch = config_.training.global_batch_size;
-  const auto opened = [&](const std::shared_ptr<const ClassificationSet>& set, int64_t num_samples,
-                          bool is_training) -> std::shared_ptr<const SampleDataset> {
-    if (set == nullptr || num_samples == 0) return nullptr;
-    return std::make_shared<EpochDataset>(
-        numbered_blocks(set->num_samples()),
-        EpochDataset::Options{.num_samples = num_samples,
-                              .batch_size = batch,
-                              .drops_last = is_training && !options_.keep_last,
-                              .is_shuffled = is_training,
-                              .seed = config_.training.seed});
+SplitDatasets ClassificationTask::open_datasets(const SampleCounts& sizes) const {
+  const auto numbered = [](const std::shared_ptr<const ClassificationSet>& set) {
+    return set == nullptr ? nullptr : numbered_blocks(set->num_samples());
   };
-  loaders_.open(
-      config_, *parallel_, model_name(), progress, {true},
-      [&](const SampleCounts& sizes) -> SplitDatasets {
-        return {.train = opened(data_.train, sizes.train, true),
-                .valid = opened(data_.valid, sizes.valid, false),
-                .test = nullptr};
-      },
-      [this](const SampleDataset& dataset, const SampleGroup& group, Split split, int64_t) {
-        std::vector<int64_t> samples;
-        std::vector<int64_t> number(static_cast<size_t>(dataset.sample_size()));
-        for (const int64_t index : group.indices) {
-          dataset.read(index, number);
-          samples.push_back(number.front());
-        }
-        const bool is_training = split == Split::kTrain;
-        return microbatch(is_training ? *data_.train : *data_.valid, samples, is_training);
-      });
+  return epoch_datasets(numbered(data_.train), numbered(data_.valid), sizes,
+                        {.batch_size = config().training.global_batch_size,
+                         .drops_last = !options_.keep_last,
+                         .seed = config().training.seed});
 }
 
-Microbatch ClassificationTask::microbatch(const ClassificationSet& set,
-                                          std::span<const int64_t> samples,
-                                          bool has_gradient) const {
+TextMicrobatch ClassificationTask::make_batch(const SampleDataset& dataset,
+                                              const SampleGroup& group, Split split,
+                                              int64_t) const {
+  std::vector<int64_t> samples;
+  std::vector<int64_t> number(static_cast<size_t>(dataset.sample_size()));
+  for (const int64_t index : group.indices) {
+    dataset.read(index, number);
+    samples.push_back(number.front());
+  }
+  return batch_of(split == Split::kTrain ? *data_.train : *data_.valid, samples, split);
+}
+
+TextMicrobatch ClassificationTask::batch_of(const ClassificationSet& set,
+                                            std::span<const int64_t> samples, Split split) const {
   const int64_t rows = std::ssize(samples) * sequences_per_sample();
   const int64_t s = set.seq_length;
   Tensor tokens({rows, s}, DType::kInt64, Stream{});
@@ -196,82 +183,63 @@ Microbatch ClassificationTask::microbatch(const ClassificationSet& set,
       }
     }
   }
-  Microbatch made(kNumParts);
-  const auto add_ids = [&](Part ids, Part order, const Tensor& from, int64_t size,
-                           const char* what) {
-    const RowIds checked = prepared_ids(from, size, what);
-    made[ids] = checked.ids;
-    if (has_gradient) made[order] = checked.order;
-  };
-  add_ids(kTokens, kTokenOrder, tokens, config_.transformer.padded_vocab_size, "token id");
-  if (config_.transformer.tokentypes() > 0) {
-    add_ids(kTypes, kTypeOrder, types, config_.transformer.tokentypes(), "token type");
-  }
-  made[kPaddingMask] = padding;
-  made[kLabels] = labels_of(data_.problem, set, samples);
+  TextMicrobatch made = part_of(
+      {.input = {.tokens = tokens, .token_types = types, .padding_mask = padding}}, 0, split);
+  made.targets.labels = labels_of(data_.problem, set, samples);
   return made;
 }
 
-Variable ClassificationTask::scores(const Microbatch& batch) const {
-  RowIds positions = positions_;
-  if (positions.ids.size(0) != batch[kTokens].size(0)) positions = {};  // the last, smaller batch
-  const BertInput input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
-                           .position_ids = positions,
-                           .token_types = {batch[kTypes], batch[kTypeOrder]},
-                           .padding_mask = batch[kPaddingMask]};
-  const Variable logits = model_->class_logits(model_->forward(input, {}, *random_), *random_);
-  return reshape(logits, {batch[kTokens].size(0) / sequences_per_sample(), classes()});
+Variable ClassificationTask::scores(const Model& model, const Variable& hidden) const {
+  const Variable logits = static_cast<const BertModel&>(model).class_logits(hidden, random());
+  return reshape(logits, {hidden.size(1) / sequences_per_sample(), classes()});
 }
 
-Variable ClassificationTask::loss_of(const Variable& scores, const Tensor& labels) const {
-  const int64_t b = scores.size(0);
-  switch (data_.problem.labels) {
-    case LabelKind::kClass:  // one position of b samples
-      return masked_mean(cross_entropy(reshape(scores, {1, b, classes()}), labels),
-                         sample_weights_);
-    case LabelKind::kMarks:
-      return binary_cross_entropy(scores, labels);
-    case LabelKind::kValue:
-      return mean_squared_error(scores, labels);
-  }
-  throw InternalError("loss_of: unknown kind of labels");
-}
-
-MicrobatchOutput ClassificationTask::forward_step(Split, int64_t, const Microbatch& batch,
-                                                  std::span<const Variable>) {
-  const Variable loss = loss_of(scores(batch), batch[kLabels]);
+MicrobatchOutput ClassificationTask::loss(const Model& model, const Variable& hidden,
+                                          const TokenTargets& targets) const {
+  const Variable found = scores(model, hidden);
+  const Variable loss = [&] {
+    switch (data_.problem.labels) {
+      case LabelKind::kClass:  // one position of b samples
+        return masked_mean(
+            cross_entropy(reshape(found, {1, found.size(0), classes()}), targets.labels),
+            sample_weights_);
+      case LabelKind::kMarks:
+        return binary_cross_entropy(found, targets.labels);
+      case LabelKind::kValue:
+        return mean_squared_error(found, targets.labels);
+    }
+    throw InternalError("ClassificationTask::loss: unknown kind of labels");
+  }();
   return {.losses = {loss}, .logged = {{data_.problem.logged, loss.data()}}};
 }
 
 bool ClassificationTask::ends_epoch(const Progress& progress) const {
   if (data_.train == nullptr) return false;
   const int64_t length =
-      epoch_iterations(*data_.train, config_.training.global_batch_size, options_.keep_last);
+      epoch_iterations(*data_.train, config().training.global_batch_size, options_.keep_last);
   return progress.iteration % length == 0;
 }
 
 void ClassificationTask::epoch_ended(const Progress& progress) {
   const int64_t length =
-      epoch_iterations(*data_.train, config_.training.global_batch_size, options_.keep_last);
+      epoch_iterations(*data_.train, config().training.global_batch_size, options_.keep_last);
   measure(progress.iteration / length - 1);
 }
 
 // Each sample of the set counts once, whatever the ranks.
 ClassificationTask::Totals ClassificationTask::own_totals(const ClassificationSet& set,
                                                           std::string* predictions) const {
-  const int64_t replicas = parallel_->num_replicas();
-  const int64_t first = set.num_samples() * parallel_->replica() / replicas;
-  const int64_t end = set.num_samples() * (parallel_->replica() + 1) / replicas;
+  const int64_t replicas = parallel().num_replicas();
+  const int64_t first = set.num_samples() * parallel().replica() / replicas;
+  const int64_t end = set.num_samples() * (parallel().replica() + 1) / replicas;
   Totals totals;
-  for (int64_t begin = first; begin < end; begin += config_.training.micro_batch_size) {
+  for (int64_t begin = first; begin < end; begin += config().training.micro_batch_size) {
     std::vector<int64_t> samples(
-        static_cast<size_t>(std::min(config_.training.micro_batch_size, end - begin)));
+        static_cast<size_t>(std::min(config().training.micro_batch_size, end - begin)));
     std::iota(samples.begin(), samples.end(), begin);
-    Microbatch batch = microbatch(set, samples, false);
-    for (Tensor& part : batch) {
-      if (part.defined()) part = part.to(model_->stream());
-    }
-    const Tensor all = cast(scores(batch).data(), DType::kFloat32).to(Stream{});
+    const Microbatch batch = Microbatch(batch_of(set, samples, Split::kTest)).to(model(0).stream());
+    const Activations hidden = forward(batch.as<TextMicrobatch>().input, 0, {});
+    const Tensor all = cast(scores(model(0), hidden.back()).data(), DType::kFloat32).to(Stream{});
     for (size_t i = 0; i < samples.size(); ++i) {
       const std::span<const float> row = all.span<float>().subspan(
           i * static_cast<size_t>(classes()), static_cast<size_t>(classes()));
@@ -288,11 +256,11 @@ ClassificationTask::Totals ClassificationTask::own_totals(const ClassificationSe
 
 ClassificationTask::Totals ClassificationTask::totals_of(const ClassificationSet& set) {
   const NoGrad no_grad;
-  const bool was_training = random_->is_training();
-  random_->set_training(false);
+  const bool was_training = random().is_training();
+  random().set_training(false);
   const Totals own = own_totals(set, nullptr);
-  random_->set_training(was_training);
-  const comm::Group& ranks = parallel_->data;
+  random().set_training(was_training);
+  const comm::Group& ranks = parallel().data;
   std::vector<double> losses(static_cast<size_t>(ranks.size()));
   comm::all_gather({losses.data(), {ranks.size()}, DType::kFloat64},
                    {&own.loss, {1}, DType::kFloat64}, ranks, Stream{});
@@ -305,8 +273,8 @@ ClassificationTask::Totals ClassificationTask::totals_of(const ClassificationSet
 void ClassificationTask::measure_sets(int64_t epoch, const std::string* folder) {
   using Clock = std::chrono::steady_clock;
   const NoGrad no_grad;
-  const bool was_training = random_->is_training();
-  random_->set_training(false);
+  const bool was_training = random().is_training();
+  random().set_training(false);
   print_line("calculating metrics ...");
   int64_t all_correct = 0;
   int64_t all_samples = 0;
@@ -314,14 +282,14 @@ void ClassificationTask::measure_sets(int64_t epoch, const std::string* folder) 
     const Clock::time_point started = Clock::now();
     std::string lines;
     int64_t correct = own_totals(*set, folder == nullptr ? nullptr : &lines).correct;
-    comm::all_reduce({&correct, {1}, DType::kInt64}, comm::Reduce::kSum, parallel_->data, Stream{});
+    comm::all_reduce({&correct, {1}, DType::kInt64}, comm::Reduce::kSum, parallel().data, Stream{});
     const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
     print_line(fmt::format(
         " > |epoch: {}| metrics for {}: correct / total = {} / {} = {:.4f} %, elapsed time (sec): "
         "{:.3f}",
         epoch, set->name, correct, set->num_samples(), percent(correct, set->num_samples()),
         seconds));
-    if (folder != nullptr && parallel_->world.rank() == 0) {
+    if (folder != nullptr && parallel().world.rank() == 0) {
       const std::filesystem::path file =
           std::filesystem::path(*folder) / fmt::format("predictions_{}.jsonl", set->name);
       write_text_atomically(file, lines);
@@ -332,7 +300,7 @@ void ClassificationTask::measure_sets(int64_t epoch, const std::string* folder) 
   }
   print_line(fmt::format(" >> |epoch: {}| overall: correct / total = {} / {} = {:.4f} %", epoch,
                          all_correct, all_samples, percent(all_correct, all_samples)));
-  random_->set_training(was_training);
+  random().set_training(was_training);
 }
 
 void ClassificationTask::measure(int64_t epoch) {
@@ -340,32 +308,25 @@ void ClassificationTask::measure(int64_t epoch) {
 }
 
 void ClassificationTask::measure_and_predict(int64_t epoch, const std::string& folder) {
-  if (parallel_->num_replicas() > 1) {
+  if (parallel().num_replicas() > 1) {
     throw ConfigError("predictions need one data-parallel rank; start fewer ranks");
   }
   measure_sets(epoch, &folder);
 }
 
 int64_t ClassificationTask::tokens_per_sample() const {
-  return config_.transformer.seq_length * sequences_per_sample();
+  return config().transformer.seq_length * sequences_per_sample();
 }
 
 double ClassificationTask::flops(int64_t batch_size) const {
-  TransformerConfig headless = config_.transformer;
+  TransformerConfig headless = config().transformer;
   headless.padded_vocab_size = 0;
   return standard_flops(headless, batch_size * sequences_per_sample());
 }
 
 void ClassificationTask::close() {
-  loaders_.close();
-  model_.reset();
-  positions_ = {};
+  ModelTask::close();
   sample_weights_ = {};
-}
-
-std::map<std::string, ArgMap> ClassificationTask::recorded() const {
-  return {{"tokenizer",
-           {{"type", std::string(tokenizer_->type())}, {"vocab_size", tokenizer_->vocab_size()}}}};
 }
 
 }  // namespace megatron

@@ -13,9 +13,9 @@
 namespace megatron {
 namespace {
 
-bool is_alike(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.shape() == b.shape() && a.dtype() == b.dtype();
+bool is_alike(const Tensor* a, const Tensor* b) {
+  if (!a->defined() || !b->defined()) return a->defined() == b->defined();
+  return a->shape() == b->shape() && a->dtype() == b->dtype();
 }
 
 }  // namespace
@@ -50,12 +50,6 @@ std::optional<std::string> why_no_graph(const RunConfig& config) {
   return std::nullopt;
 }
 
-Microbatch moved(const Microbatch& batch, Stream stream) {
-  Microbatch there;
-  for (const Tensor& one : batch) there.push_back(one.defined() ? one.to(stream) : Tensor());
-  return there;
-}
-
 MicrobatchGraph::MicrobatchGraph(TrainTask& task, RandomState& random, Stream stream)
     : task_(task), random_(random), stream_(stream), pool_(allocator_of(stream.device)) {}
 
@@ -72,7 +66,7 @@ MicrobatchOutput MicrobatchGraph::run(const Microbatch& batch, int64_t first_sam
   }
   random_.set_first_sample(first_sample);
   const PoolScope scope(&pool_);
-  return both_passes(moved(batch, stream_), seed);
+  return both_passes(batch.to(stream_), seed);
 }
 
 MicrobatchOutput MicrobatchGraph::both_passes(const Microbatch& batch, const Tensor& seed) {
@@ -86,9 +80,8 @@ MicrobatchOutput MicrobatchGraph::both_passes(const Microbatch& batch, const Ten
 void MicrobatchGraph::record(const Microbatch& batch, const Tensor& seed) {
   try {
     pool_.keep();
-    for (const Tensor& one : batch) {
-      batch_.push_back(one.defined() ? Tensor(one.shape(), one.dtype(), stream_) : Tensor());
-    }
+    batch_ =
+        batch.mapped([&](const Tensor& one) { return Tensor(one.shape(), one.dtype(), stream_); });
     first_sample_ = Tensor({1}, DType::kInt64, stream_);
     seed_ = empty_like(seed);
     graph_.emplace(stream_, [this] {
@@ -97,20 +90,22 @@ void MicrobatchGraph::record(const Microbatch& batch, const Tensor& seed) {
     });
   } catch (const DeviceError& error) {
     is_refused_ = true;
-    batch_.clear();
+    batch_ = {};
     warn(fmt::format("--cuda-graph: cannot record a microbatch, training continues without: {}",
                      error.what()));
   }
 }
 
 bool MicrobatchGraph::fits(const Microbatch& batch) const {
-  return std::equal(batch.begin(), batch.end(), batch_.begin(), batch_.end(), is_alike);
+  return std::ranges::equal(batch.tensors(), batch_.tensors(), is_alike);
 }
 
 void MicrobatchGraph::fill(const Microbatch& batch, int64_t first_sample, const Tensor& seed) {
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (!batch[i].defined()) continue;
-    upload_bytes(batch_[i].view().data, batch[i].view().data, batch[i].bytes(), stream_);
+  const std::vector<Tensor*> to = batch_.tensors();
+  const std::vector<Tensor*> from = batch.tensors();
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (!from[i]->defined()) continue;
+    upload_bytes(to[i]->view().data, from[i]->view().data, from[i]->bytes(), stream_);
   }
   upload_bytes(first_sample_.view().data, &first_sample, first_sample_.bytes(), stream_);
   copy_into(seed_, seed);

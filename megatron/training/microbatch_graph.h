@@ -69,7 +69,4 @@ class MicrobatchGraph {
   std::optional<WorkGraph> graph_;
 };
 
-// The microbatch on the device of `stream`.
-Microbatch moved(const Microbatch& batch, Stream stream);
-
 }  // namespace megatron

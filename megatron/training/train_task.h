@@ -16,12 +16,10 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/console_log.h"
+#include "megatron/training/microbatch.h"
 #include "megatron/training/progress.h"
 
 namespace megatron {
-
-// The tensors of a microbatch, in an order chosen by the task; unused ones are undefined.
-using Microbatch = std::vector<Tensor>;
 
 // Result of a chunk's forward pass on a microbatch. Training minimizes the sum of all losses of all
 // chunks.

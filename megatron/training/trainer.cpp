@@ -239,7 +239,7 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
     const TimerScope timer(log_.timers(), "forward-compute", 2);
     const PoolScope scope(graph_ ? &graph_->pool() : nullptr);
     state_.random.set_first_sample(first_sequence_of(step.microbatch));
-    const Microbatch batch = moved(task_.get_batch(split, step.chunk), state_.stream);
+    const Microbatch batch = task_.get_batch(split, step.chunk).to(state_.stream);
     return task_.forward_step(split, step.chunk, batch, activations);
   };
   LossSums losses;

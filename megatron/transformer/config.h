@@ -84,6 +84,11 @@ struct VocabularyConfig {
 struct TransformerConfig : LayerConfig, VocabularyConfig, RecomputeConfig {
   ModelKind kind = ModelKind::kGpt;
 
+  // The stacks of the kind.
+  bool has_encoder() const { return kind != ModelKind::kGpt; }
+  bool has_decoder() const { return kind != ModelKind::kBert; }
+  bool is_encoder_decoder() const { return has_encoder() && has_decoder(); }
+
   int64_t encoder_num_layers = 0;  // 0: num_layers
   int64_t decoder_num_layers = 0;  // T5 only; 0: num_layers
   int64_t seq_length = 0;          // required

@@ -68,9 +68,9 @@ class T5GenerationTest : public testing::TestWithParam<PositionEmbedding> {
       const std::vector<int64_t> values(ids.begin(), ids.begin() + static_cast<int64_t>(count));
       return tensor_of(values, {1, static_cast<int64_t>(count)});
     };
-    const T5Input input = {.encoder_tokens = row(request.text, request.text.size()),
-                           .decoder_tokens = row(tokens, tokens.size() - 1)};
-    const Variable hidden = model_->forward(input, {}, random).decoder;
+    const ModelInput input = {.tokens = row(request.text, request.text.size()),
+                              .decoder_tokens = row(tokens, tokens.size() - 1)};
+    const Variable hidden = model_->hidden_states(input, random);
     const Tensor logits = model_->logits(hidden).data().to(Stream{});
     std::vector<std::vector<float>> rows;
     for (int64_t i = 0; i < logits.size(0); ++i) {

@@ -20,6 +20,12 @@
 // The smallest model that a Trainer can train: tokens to logits through one table and one product.
 namespace megatron {
 
+struct TinyMicrobatch {
+  RowIds tokens;
+  Tensor loss_mask;
+  std::vector<Tensor*> tensors() { return {&tokens.ids, &tokens.order, &loss_mask}; }
+};
+
 class TinyTask final : public TrainTask {
  public:
   static constexpr int64_t kVocabulary = 24;
@@ -49,12 +55,13 @@ class TinyTask final : public TrainTask {
     const RowIds ids = prepared_ids(random_ids(shape, kVocabulary, seed), kVocabulary, "token id");
     Tensor mask = full(shape, 1.0f, DType::kFloat32, Stream{});
     if (calls == poisoned_loss) mask.span<float>()[3] = std::numeric_limits<float>::quiet_NaN();
-    return {ids.ids, ids.order, mask};
+    return TinyMicrobatch{ids, mask};
   }
 
   MicrobatchOutput forward_step(Split, int64_t, const Microbatch& batch,
                                 std::span<const Variable>) override {
-    Variable x = embedding(model_->table.weight, {batch[0], batch[1]});  // [s, b, h]
+    const auto [tokens, loss_mask] = batch.as<TinyMicrobatch>();
+    Variable x = embedding(model_->table.weight, tokens);  // [s, b, h]
     if (waits_for_device) synchronize(x.stream());
     if (calls == poisoned_gradient && grad_enabled()) {
       x = record("poison", copied(x.data()), {x}, [](const Tensor& dy, const Wants&) -> Grads {
@@ -62,7 +69,7 @@ class TinyTask final : public TrainTask {
       });
     }
     const Variable loss = masked_mean(
-        cross_entropy(linear(x, model_->output.weight, Variable()), batch[0], 0.0f), batch[2]);
+        cross_entropy(linear(x, model_->output.weight, Variable()), tokens.ids, 0.0f), loss_mask);
     return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
   }
 

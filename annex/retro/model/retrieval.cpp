@@ -41,14 +41,14 @@ class CachedText {
     std::iota(positions.begin(), positions.end(), length_);
     CachedBatch cached{cache_, batch_of({0, count, length_, pages_})};
     cached.encoder_cache = &neighbor_cache_;
-    GptInput input = {
+    ModelInput input = {
         .tokens = tensor_of(std::vector<int64_t>(tokens.begin(), tokens.end()), {1, count}),
         .position_ids = tensor_of(positions, {1, count})};
     const auto rk = std::ssize(neighbors_.tokens);
     if (length_ == 0) {
       input.neighbor_tokens =
           tensor_of(neighbors_.tokens, {rk / neighbors_.length, neighbors_.length});
-      input.chunk_length = chunks_.chunk_length;
+      input.chunk_rows = Tensor({chunks_.chunk_length, 0}, DType::kInt64, Stream{});
       std::vector<int32_t> slots(static_cast<size_t>(rk));
       std::iota(slots.begin(), slots.end(), 0);
       input.first_chunk = chunks_.first;
@@ -87,7 +87,7 @@ class CachedText {
   }
   KvCache cache_of(const std::vector<int32_t>& pages) const {
     return {model_.config(),
-            model_.decoder_layers(),
+            model_.chunk->cached_layers(),
             model_.parallel.tensor.size(),
             std::ssize(pages),
             kPageTokens,

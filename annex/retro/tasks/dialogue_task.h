@@ -25,6 +25,7 @@ class DialogueTask final : public GptTask {
   // `config` is resolved and has padded_vocab_size. Throws ConfigError for what Retro has not.
   DialogueTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                Options options);
+  ~DialogueTask() override { close(); }
 
   std::string_view model_name() const override;
 

@@ -72,10 +72,8 @@ BertModel::BertModel(const TransformerConfig& config, Stream stream)
 
 BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
                      const TensorParallel& tp, Stream stream, BertHeads heads)
-    : config_(config),
+    : Model(config, {.embeds_tokens = chunk.has_embedding, .has_head = chunk.has_head}, tp, stream),
       chunk_(chunk),
-      tp_(tp),
-      stream_(stream),
       heads_(std::move(heads)),
       embedding_site_(hash_of("embedding.dropout")),
       pooler_site_(hash_of("pooler.dropout")),
@@ -108,7 +106,7 @@ BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
   add_child("binary_head", *binary_head_);
 }
 
-Variable BertModel::embed(const BertInput& input, RandomState& random) const {
+Variable BertModel::embed(const ModelInput& input, RandomState& random) const {
   RowIds position_ids = input.position_ids;
   if (!position_ids.defined()) {
     position_ids = default_position_ids(input.tokens.ids.size(0), input.tokens.ids.size(1));
@@ -129,16 +127,22 @@ Variable BertModel::embed(const BertInput& input, RandomState& random) const {
   return dropout(x, of_rows(random.dropout_key(embedding_site_, probability), x.size(0), tp_, {}));
 }
 
-Variable BertModel::forward(const BertInput& input, const Variable& activations,
-                            RandomState& random) const {
+Activations BertModel::forward(const ModelInput& input, std::span<const Variable> activations,
+                               RandomState& random) const {
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
   if (input.padding_mask.defined()) {
     context.sequence.key_padding_mask = input.padding_mask.to(stream_);
   }
-  const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
-  return encoder_.forward(x, context);
+  const Variable x = chunk_.has_embedding ? embed(input, random) : activations[0];
+  return {encoder_.forward(x, context)};
+}
+
+ChunkBoundary BertModel::boundary(int64_t micro_batch_size, int64_t seq_length) const {
+  const Boundary hidden = {states_of(micro_batch_size, seq_length, residual_dtype(config_))};
+  return {.in = chunk_.has_embedding ? Boundary{} : hidden,
+          .out = chunk_.has_head ? Boundary{} : hidden};
 }
 
 VocabularyProduct BertModel::vocabulary_product(const Variable& hidden) const {
@@ -178,20 +182,15 @@ std::vector<ParameterSpec> bert_specs(const TransformerConfig& config) {
   return bert_specs(config, whole_model(config.num_layers));
 }
 
-BertLosses bert_losses(const BertModel& model, const Variable& hidden, const BertTargets& targets) {
-  BertLosses losses;
-  losses.lm = vocabulary_loss(model.vocabulary_product(hidden),
-                              {.labels = targets.labels,
-                               .loss_mask = targets.loss_mask,
-                               .divisor = targets.divisor,
-                               .num_labels = model.config().counted_vocab_size()},
-                              model.tensor_parallel(), targets.seed);
+BertLosses bert_losses(const BertModel& model, const Variable& hidden, const TokenTargets& targets,
+                       const Tensor& sample_weights) {
+  BertLosses losses = {.lm = token_loss(model, hidden, targets), .sop = {}};
   if (!model.config().bert_binary_head) return losses;
   // One position of b samples with two classes.
   const int64_t b = hidden.size(1);
   const Variable binary = reshape(model.binary_logits(hidden), {1, b, kBinaryClasses});
   losses.sop =
-      masked_mean(cross_entropy(binary, targets.is_random.reshape({b, 1})), targets.sample_weights);
+      masked_mean(cross_entropy(binary, targets.is_random.reshape({b, 1})), sample_weights);
   return losses;
 }
 

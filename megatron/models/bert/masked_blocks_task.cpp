@@ -53,32 +53,14 @@ MaskedBlock MaskedBlocksTask::masked(std::span<const int64_t> ids, int64_t sampl
                       static_cast<uint32_t>(config().training.seed + sample));
 }
 
-void MaskedBlocksTask::open_data(const Progress& progress) {
+SplitDatasets MaskedBlocksTask::open_datasets(const SampleCounts& sizes) const {
   const TrainingConfig& training = config().training;
-  const auto opened = [&](const std::shared_ptr<const TextBlocks>& blocks, int64_t num_samples,
-                          bool is_shuffled) -> std::shared_ptr<const SampleDataset> {
-    if (blocks == nullptr || num_samples == 0) return nullptr;
-    return std::make_shared<EpochDataset>(
-        blocks, EpochDataset::Options{.num_samples = num_samples,
-                                      .batch_size = training.global_batch_size,
-                                      .is_shuffled = is_shuffled,
-                                      .seed = training.seed});
-  };
-  loaders_.open(
-      config(), parallel(), model_name(), progress,
-      std::vector<bool>(num_chunks(), true),  // every chunk needs the padding mask
-      [&](const SampleCounts& sizes) -> SplitDatasets {
-        return {.train = opened(data_.train, sizes.train, true),
-                .valid = opened(data_.valid, sizes.valid, false),
-                .test = nullptr};
-      },
-      [this](const SampleDataset& blocks, const SampleGroup& group, Split split, int64_t chunk) {
-        return microbatch(samples(blocks, group, split), chunk, split == Split::kTrain);
-      });
+  return epoch_datasets(data_.train, data_.valid, sizes,
+                        {.batch_size = training.global_batch_size, .seed = training.seed});
 }
 
-BertTask::Samples MaskedBlocksTask::samples(const SampleDataset& blocks, const SampleGroup& group,
-                                            Split split) const {
+TextMicrobatch MaskedBlocksTask::make_batch(const SampleDataset& blocks, const SampleGroup& group,
+                                            Split split, int64_t chunk) const {
   const bool is_training = split == Split::kTrain;
   const auto b = static_cast<int64_t>(group.indices.size());
   const int64_t s = config().transformer.seq_length;
@@ -100,25 +82,19 @@ BertTask::Samples MaskedBlocksTask::samples(const SampleDataset& blocks, const S
     std::ranges::transform(block.labels, mask.span<float>().begin() + row * s,
                            [](int64_t label) { return label == kNoMaskLabel ? 0.0F : 1.0F; });
   }
-  Samples made = {.tokens = tensor_of(tokens, shape),
-                  .types = zeros(shape, DType::kInt64, Stream{}),
-                  .padding_mask = zeros(shape, DType::kBool, Stream{}),
-                  .labels = tensor_of(labels, shape),
-                  .loss_mask = mask,
-                  .is_random = {}};
+  TokenTargets targets = {.labels = tensor_of(labels, shape), .loss_mask = mask};
   if (!is_training) {
-    made.loss_divisor = full({}, evaluation.divisor(num_valid_masked_), DType::kFloat32, Stream{});
+    targets.divisor = full({}, evaluation.divisor(num_valid_masked_), DType::kFloat32, Stream{});
   }
-  return made;
+  return part_of({{.tokens = tensor_of(tokens, shape),
+                   .token_types = zeros(shape, DType::kInt64, Stream{}),
+                   .padding_mask = zeros(shape, DType::kBool, Stream{})},
+                  targets},
+                 chunk, split);
 }
 
 void MaskedBlocksTask::evaluated(Split split, const Progress& progress, const NamedValues& losses) {
   report_.evaluated(split, config().training, progress, losses);
-}
-
-void MaskedBlocksTask::close() {
-  loaders_.close();
-  BertTask::close();
 }
 
 }  // namespace megatron

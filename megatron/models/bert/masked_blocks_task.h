@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "megatron/data/text_blocks.h"
@@ -38,26 +36,24 @@ class MaskedBlocksTask final : public BertTask {
   // eval_interval is the number of iterations of an epoch.
   MaskedBlocksTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                    BlockSplits data);
+  ~MaskedBlocksTask() override { close(); }
 
-  void open_data(const Progress& progress) override;
-  bool has_split(Split split) const override { return loaders_.has_split(split); }
-  std::vector<std::string> groups(Split split) const override { return loaders_.groups(split); }
-  void use_group(Split split, size_t group) override { loaders_.use_group(split, group); }
-  Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   void evaluated(Split split, const Progress& progress, const NamedValues& losses) override;
-  void close() override;
 
   // exp of the last evaluation's loss; none before.
   std::optional<double> perplexity() const { return report_.perplexity(); }
 
+ protected:
+  SplitDatasets open_datasets(const SampleCounts& sizes) const override;
+  TextMicrobatch make_batch(const SampleDataset& blocks, const SampleGroup& group, Split split,
+                            int64_t chunk) const override;
+
  private:
   MaskedBlock masked(std::span<const int64_t> ids, int64_t sample) const;
-  Samples samples(const SampleDataset& blocks, const SampleGroup& group, Split split) const;
 
   const BlockSplits data_;
   int64_t num_valid_masked_ = 0;
   EpochReport report_;
-  SplitLoaders loaders_;
 };
 
 }  // namespace megatron

@@ -11,19 +11,10 @@ FinetuneTask::FinetuneTask(const RunConfig& config, std::shared_ptr<const Tokeni
 
 SplitDatasets FinetuneTask::open_datasets(const SampleCounts& sizes) const {
   const TrainingConfig& training = config().training;
-  const auto opened = [&](const std::shared_ptr<const TextBlocks>& blocks, int64_t num_samples,
-                          bool is_shuffled) -> std::shared_ptr<const SampleDataset> {
-    if (blocks == nullptr || num_samples == 0) return nullptr;
-    return std::make_shared<EpochDataset>(
-        blocks, EpochDataset::Options{.num_samples = num_samples,
-                                      .batch_size = training.global_batch_size,
-                                      .is_shuffled = is_shuffled,
-                                      .seed = training.seed,
-                                      .last_id = tokenizer().eod()});
-  };
-  return {.train = opened(data_.train, sizes.train, true),
-          .valid = opened(data_.valid, sizes.valid, false),
-          .test = nullptr};
+  return epoch_datasets(data_.train, data_.valid, sizes,
+                        {.batch_size = training.global_batch_size,
+                         .seed = training.seed,
+                         .last_id = tokenizer().eod()});
 }
 
 // The last position has no next token. In an evaluation each block counts once, with equal weight

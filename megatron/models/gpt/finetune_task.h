@@ -19,6 +19,7 @@ class FinetuneTask : public GptTask {
   // `config` is resolved: seq_length is the length of a block, eval_iters batches hold the
   // validation blocks, and eval_interval is the number of iterations of an epoch.
   FinetuneTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data);
+  ~FinetuneTask() override { close(); }
 
   // Prints "epoch 0: perplexity: 12.5 eval_loss: 2.5".
   void evaluated(Split split, const Progress& progress, const NamedValues& losses) override;

@@ -14,11 +14,6 @@
 #include "megatron/transformer/init.h"
 
 namespace megatron {
-namespace {
-
-// For the embedding and the output layer.
-}  // namespace
-
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
                                          const TensorParallel& tp, Stream stream)
     : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
@@ -46,11 +41,9 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
 
 GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
                    const TensorParallel& tp, Stream stream, const ContextParallel& cp)
-    : config_(config),
+    : Model(config, {.embeds_tokens = chunk.has_embedding, .has_head = chunk.has_head}, tp, stream),
       chunk_(chunk),
-      tp_(tp),
       cp_(cp),
-      stream_(stream),
       embedding_site_(hash_of("embedding.dropout")),
       neighbor_embedding_site_(hash_of("embedding.neighbors.dropout")),
       decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
@@ -90,7 +83,7 @@ std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config) {
   return gpt_specs(config, whole_model(config.num_layers));
 }
 
-Variable GptModel::embed(const GptInput& input, RandomState& random) const {
+Variable GptModel::embed(const ModelInput& input, RandomState& random) const {
   return looked_up(input.tokens, input.position_ids,
                    random.dropout_key(embedding_site_, static_cast<float>(config_.hidden_dropout)));
 }
@@ -117,8 +110,18 @@ Variable GptModel::looked_up(const RowIds& tokens, RowIds position_ids, DropoutK
   return dropout(x, of_rows(key, x.size(0), tp_, cp_));
 }
 
-Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
-                           CachedBatch* cached) const {
+Activations GptModel::forward(const ModelInput& input, std::span<const Variable> activations,
+                              RandomState& random) const {
+  return {run(input, activations.empty() ? Variable() : activations[0], random, nullptr)};
+}
+
+Variable GptModel::forward_cached(const ModelInput& input, const Variable& hidden,
+                                  RandomState& random, CachedBatch& cached) const {
+  return run(input, hidden, random, &cached);
+}
+
+Variable GptModel::run(const ModelInput& input, const Variable& hidden, RandomState& random,
+                       CachedBatch* cached) const {
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
@@ -132,7 +135,7 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
   if (input.position_ids.defined()) {
     context.sequence.position_ids = input.position_ids.ids.to(stream_);
   }
-  const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
+  const Variable x = chunk_.has_embedding ? embed(input, random) : hidden;
   Neighbors neighbors;
   if (input.neighbor_tokens.defined() && config_.retro.reads_neighbors()) {
     const RandomState of_neighbors =
@@ -142,7 +145,7 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
                   of_neighbors.dropout_key(neighbor_embedding_site_,
                                            static_cast<float>(config_.hidden_dropout)));
     neighbors.chunk_length =
-        input.chunk_length > 0 ? input.chunk_length : config_.retro.chunk_length;
+        input.chunk_rows.defined() ? input.chunk_rows.size(0) : config_.retro.chunk_length;
     neighbors.first_chunk = input.first_chunk;
     neighbors.slots = input.neighbor_slots;
     context.model = &neighbors;
@@ -153,10 +156,8 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
 }
 
 ChunkBoundary GptModel::boundary(int64_t micro_batch_size, int64_t seq_length) const {
-  const int64_t slices = cp_.size() * (tp_.sequence_parallel ? tp_.size() : 1);
-  const BoundaryTensor hidden{
-      .shape = {seq_length / slices, micro_batch_size, config_.hidden_size},
-      .dtype = config_.fp32_residual_connection ? DType::kFloat32 : config_.params_dtype};
+  const BoundaryTensor hidden =
+      states_of(micro_batch_size, seq_length / cp_.size(), residual_dtype(config_));
   ChunkBoundary boundary;
   if (!chunk_.has_embedding) boundary.in = {hidden};
   if (!chunk_.has_head) boundary.out = {hidden};
@@ -165,18 +166,6 @@ ChunkBoundary GptModel::boundary(int64_t micro_batch_size, int64_t seq_length) c
 
 VocabularyProduct GptModel::vocabulary_product(const Variable& hidden) const {
   return {hidden, output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight()};
-}
-
-Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
-                  const Tensor& loss_mask, const Tensor& divisor, const Tensor& seed) {
-  const TransformerConfig& config = model.config();
-  return vocabulary_loss(model.vocabulary_product(hidden),
-                         {.labels = labels,
-                          .loss_mask = loss_mask,
-                          .divisor = divisor,
-                          .num_labels = config.counted_vocab_size(),
-                          .label_smoothing = static_cast<float>(config.label_smoothing)},
-                         model.tensor_parallel(), seed);
 }
 
 }  // namespace megatron

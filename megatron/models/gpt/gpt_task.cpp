@@ -2,132 +2,111 @@
 
 #include <utility>
 
-#include "megatron/core/error.h"
+#include "megatron/data/gpt_dataset.h"
 #include "megatron/data/prefix_lm.h"
-#include "megatron/parallel/pipeline/model_chunk.h"
-#include "megatron/training/flops.h"
 
 namespace megatron {
 
 GptTask::GptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
-    : config_(config),
-      tokenizer_(std::move(tokenizer)),
-      sequence_length_(config.transformer.seq_length) {
-  const CurriculumConfig& curriculum = config_.training.curriculum;
+    : ModelTask(config, std::move(tokenizer)) {
+  const CurriculumConfig& curriculum = config.training.curriculum;
   if (curriculum.is_on()) curriculum_.emplace(curriculum);
 }
 
-std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
-  parallel_ = &site.parallel;
-  std::vector<const Module*> chunks;
-  for (const ModelChunk& chunk : model_chunks(config_.parallel, config_.transformer.num_layers,
-                                              site.parallel.pipeline.rank())) {
-    models_.push_back(std::make_unique<const GptModel>(
-        config_.transformer, chunk, site.parallel.tensor, site.stream, site.parallel.context));
-    steps_.push_back(std::make_unique<const GptStep>(
-        *models_.back(), site.random,
-        GptStep::Options{.micro_batch_size = config_.training.micro_batch_size,
-                         .reads_position_ids = config_.data.reset_position_ids || curriculum_,
-                         .weighs_tokens = config_.training.calculate_per_token_loss}));
-    chunks.push_back(models_.back().get());
-  }
-  return chunks;
-}
-
-std::vector<ChunkBoundary> GptTask::boundaries() const {
-  std::vector<ChunkBoundary> all;
-  for (const auto& model : models_) {
-    all.push_back(model->boundary(config_.training.micro_batch_size, sequence_length_));
-  }
-  return all;
+void GptTask::open_data(const Progress& progress) {
+  begin_ = progress;
+  ModelTask::open_data(progress);
 }
 
 SplitDatasets GptTask::open_datasets(const SampleCounts& sizes) const {
-  return build_gpt_datasets(config_.data, sizes, config_.transformer.seq_length,
-                            config_.training.seed, *tokenizer_);
+  return build_gpt_datasets(config().data, sizes, config().transformer.seq_length,
+                            config().training.seed, tokenizer());
 }
 
-void GptTask::open_data(const Progress& progress) {
-  const DataConfig& data = config_.data;
-  const GptSampleOptions options{.eod = tokenizer_->eod(),
-                                 .eod_mask_loss = data.eod_mask_loss,
-                                 .reset_position_ids = data.reset_position_ids,
-                                 .reset_attention_mask = data.reset_attention_mask,
-                                 .neighbor_tokens = trailing_ids_per_sample()};
-  const PrefixOptions prefixes{.eod = tokenizer_->eod(),
-                               .per_document = data.reset_attention_mask,
-                               .loss_on_targets_only = data.loss_on_targets_only,
-                               .reweight_loss = data.reweight_loss_based_on_position_frequency,
-                               .seed = static_cast<uint64_t>(config_.training.seed)};
-  std::vector<bool> reads_data;
-  for (const std::unique_ptr<const GptStep>& step : steps_) {
-    reads_data.push_back(step->reads_data(data.reset_attention_mask || data.prefix_lm));
+bool GptTask::reads_positions() const {
+  return config().data.reset_position_ids || curriculum_ || parallel().context.size() > 1;
+}
+
+bool GptTask::reads_data(int64_t chunk) const {
+  const ChunkEnds& ends = model(chunk).ends();
+  const bool has_attention_bounds = config().data.reset_attention_mask || config().data.prefix_lm;
+  return ends.embeds_tokens || ends.has_head || has_attention_bounds || reads_positions();
+}
+
+TextMicrobatch GptTask::make_batch(const SampleDataset& dataset, const SampleGroup& group,
+                                   Split split, int64_t chunk) const {
+  const DataConfig& data = config().data;
+  const int64_t eod = tokenizer().eod();
+  GptBatch batch = make_gpt_batch(dataset, group,
+                                  {.eod = eod,
+                                   .eod_mask_loss = data.eod_mask_loss,
+                                   .reset_position_ids = data.reset_position_ids,
+                                   .reset_attention_mask = data.reset_attention_mask,
+                                   .neighbor_tokens = trailing_ids_per_sample()});
+  if (data.prefix_lm) {
+    add_prefixes(batch, split,
+                 {.eod = eod,
+                  .per_document = data.reset_attention_mask,
+                  .loss_on_targets_only = data.loss_on_targets_only,
+                  .reweight_loss = data.reweight_loss_based_on_position_frequency,
+                  .seed = static_cast<uint64_t>(config().training.seed)});
   }
-  loaders_.open(
-      config_, *parallel_, model_name(), progress, reads_data,
-      [this](const SampleCounts& sizes) { return open_datasets(sizes); },
-      [this, options, prefixes, progress](const SampleDataset& dataset, const SampleGroup& group,
-                                          Split split, int64_t chunk) {
-        GptBatch batch = make_gpt_batch(dataset, group, options);
-        if (config_.data.prefix_lm) add_prefixes(batch, split, prefixes);
-        adjust_batch(batch, split);
-        if (split == Split::kTrain) shorten(batch, progress);
-        return step(chunk).microbatch(batch, split == Split::kTrain);
-      });
+  adjust_batch(batch, split);
+  if (split == Split::kTrain) shorten(batch);
+  return part_of_batch(batch, chunk, split);
 }
 
-void GptTask::close() {
-  loaders_.close();
-  steps_.clear();
-  models_.clear();
+TextMicrobatch GptTask::part_of_batch(const GptBatch& whole, int64_t chunk, Split split) const {
+  const ContextParallel& cp = parallel().context;
+  std::optional<GptBatch> part;
+  if (cp.size() > 1) part = chunks_of(whole, cp.chunks(), 2 * cp.size());
+  const GptBatch& batch = part ? *part : whole;
+  const Shape shape = {batch.micro_batch_size, batch.seq_length};
+  TextMicrobatch made;
+  ModelInput& input = made.input;
+  input.tokens = tensor_of(batch.tokens, shape);
+  if (reads_positions()) input.position_ids = tensor_of(batch.position_ids, shape);
+  if (!batch.document_starts.empty()) {
+    const bool has_all_positions = part && cp.exchange == ContextExchange::kAllToAll;
+    input.document_starts =
+        has_all_positions
+            ? tensor_of(whole.document_starts, {whole.micro_batch_size, whole.seq_length})
+            : tensor_of(batch.document_starts, shape);
+  }
+  if (!batch.prefix_ends.empty()) input.prefix_ends = tensor_of(batch.prefix_ends, shape);
+  if (!batch.neighbor_tokens.empty()) {
+    const int64_t r = config().transformer.retro.neighbor_length();
+    const auto count = static_cast<int64_t>(batch.neighbor_tokens.size());
+    input.neighbor_tokens = tensor_of(batch.neighbor_tokens, {count / r, r});
+    if (batch.chunk_length > 0) {
+      input.chunk_rows = Tensor({batch.chunk_length, 0}, DType::kInt64, Stream{});
+    }
+  }
+  made.targets = {.labels = tensor_of(batch.labels, shape),
+                  .loss_mask = tensor_of(batch.loss_mask, shape)};
+  // Weights of tokens are counted in each part, and have no divisor of the whole.
+  const bool counts_tokens = config().training.calculate_per_token_loss && whole.loss_divisor == 0;
+  if (batch.loss_divisor > 0 && !counts_tokens) {
+    made.targets.divisor = tensor_of(std::vector{batch.loss_divisor}, {});
+  }
+  return part_of(std::move(made), chunk, split);
 }
 
 int64_t GptTask::trailing_ids_per_sample() const {
-  return config_.transformer.retro.neighbor_tokens(config_.transformer.seq_length);
+  return config().transformer.retro.neighbor_tokens(config().transformer.seq_length);
 }
 
 void GptTask::adjust_batch(GptBatch&, Split) const {}
 
-void GptTask::shorten(GptBatch& batch, const Progress& begin) const {
+void GptTask::shorten(GptBatch& batch) const {
   if (!curriculum_) return;
-  const int64_t read = batch.first_sample - begin.consumed_train_samples;
-  const int64_t iteration = begin.iteration + 1 + read / config_.training.global_batch_size;
+  const int64_t read = batch.first_sample - begin_.consumed_train_samples;
+  const int64_t iteration = begin_.iteration + 1 + read / config().training.global_batch_size;
   const int64_t length = curriculum_->length_at(iteration);
   if (length < batch.seq_length) batch = first_tokens(batch, length);
 }
 
-MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
-                                       std::span<const Variable> activations) {
-  const GptModel& model = *models_[static_cast<size_t>(chunk)];
-  const Variable hidden =
-      step(chunk).forward(batch, activations.empty() ? Variable() : activations[0]);
-  if (!model.chunk().has_head) return {.activations = {hidden}};
-  GptTargets targets = step(chunk).targets(batch);
-  targets.seed = loss_seed_;
-  MicrobatchOutput output = loss(model, hidden, targets);
-  output.weight = targets.weight;
-  return output;
-}
-
 // The weights of a prefix LM's tokens are divided by what they are on average.
-bool GptTask::weighs_tokens() const { return !config_.data.prefix_lm; }
-
-MicrobatchOutput GptTask::loss(const GptModel& model, const Variable& hidden,
-                               const GptTargets& targets) const {
-  const Variable mean =
-      gpt_loss(model, hidden, targets.labels, targets.loss_mask, targets.divisor, targets.seed);
-  return {.losses = {mean}, .logged = {{"lm loss", mean.data()}}};
-}
-
-double GptTask::flops(int64_t batch_size) const {
-  TransformerConfig config = config_.transformer;
-  config.seq_length = sequence_length_;
-  return standard_flops(config, batch_size);
-}
-
-std::map<std::string, ArgMap> GptTask::recorded() const {
-  return {{"tokenizer",
-           {{"type", std::string(tokenizer_->type())}, {"vocab_size", tokenizer_->vocab_size()}}}};
-}
+bool GptTask::weighs_tokens() const { return !config().data.prefix_lm; }
 
 }  // namespace megatron

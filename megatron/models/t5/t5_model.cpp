@@ -72,10 +72,12 @@ T5Model::T5Model(const TransformerConfig& config, Stream stream)
 
 T5Model::T5Model(const TransformerConfig& config, const T5Chunk& chunk, const TensorParallel& tp,
                  Stream stream)
-    : config_(config),
+    : Model(config,
+            {.embeds_tokens = chunk.embeds_encoder,
+             .embeds_decoder_tokens = chunk.embeds_decoder,
+             .has_head = chunk.has_head},
+            tp, stream),
       chunk_(chunk),
-      tp_(tp),
-      stream_(stream),
       encoder_site_(hash_of("encoder.embedding.dropout")),
       decoder_site_(hash_of("decoder.embedding.dropout")) {
   if (chunk.embeds_encoder || chunk.embeds_decoder || (chunk.has_head && is_tied(config))) {
@@ -132,31 +134,33 @@ int64_t T5Model::length_of(const Variable& hidden) const {
   return hidden.size(0) * (tp_.sequence_parallel ? tp_.size() : 1);
 }
 
-Variable T5Model::encode(const T5Input& input, const Variable& hidden, RandomState& random) const {
+Variable T5Model::encode(const ModelInput& input, const Variable& hidden,
+                         RandomState& random) const {
   ForwardContext context;
   context.random = &random;
-  if (input.encoder_padding_mask.defined()) {
-    context.sequence.key_padding_mask = input.encoder_padding_mask.to(stream_);
+  if (input.padding_mask.defined()) {
+    context.sequence.key_padding_mask = input.padding_mask.to(stream_);
   }
-  const Variable x = chunk_.embeds_encoder ? embed(input.encoder_tokens, input.encoder_position_ids,
-                                                   encoder_site_, random)
-                                           : hidden;
+  const Variable x = chunk_.embeds_encoder
+                         ? embed(input.tokens, input.position_ids, encoder_site_, random)
+                         : hidden;
   if (encoder_positions_) {
     context.sequence.relative_bias = encoder_positions_->forward(length_of(x));
   }
   return encoder_->forward(x, context);
 }
 
-Variable T5Model::decode(const T5Input& input, const T5States& states, RandomState& random) const {
+Variable T5Model::decode(const ModelInput& input, const Variable& encoded, const Variable& hidden,
+                         RandomState& random) const {
   ForwardContext context;
   context.random = &random;
-  context.encoder.output = states.encoder;
-  if (input.encoder_padding_mask.defined()) {
-    context.encoder.padding_mask = input.encoder_padding_mask.to(stream_);
+  context.encoder.output = encoded;
+  if (input.padding_mask.defined()) {
+    context.encoder.padding_mask = input.padding_mask.to(stream_);
   }
   const Variable x = chunk_.embeds_decoder ? embed(input.decoder_tokens, input.decoder_position_ids,
                                                    decoder_site_, random)
-                                           : states.decoder;
+                                           : hidden;
   if (decoder_positions_) {
     context.sequence.relative_bias = decoder_positions_->forward(length_of(x));
   }
@@ -187,12 +191,41 @@ Tensor T5Model::distance_bias(int64_t length) const {
   return decoder_positions_ ? decoder_positions_->by_distance(length) : Tensor();
 }
 
-T5States T5Model::forward(const T5Input& input, const T5States& states, RandomState& random) const {
+Activations T5Model::forward(const ModelInput& input, std::span<const Variable> activations,
+                             RandomState& random) const {
   const TraceRange range("forward");
-  T5States result = states;
-  if (chunk_.has_encoder()) result.encoder = encode(input, states.encoder, random);
-  if (chunk_.has_decoder()) result.decoder = decode(input, result, random);
-  return result;
+  const auto received = [&](size_t i) {
+    return i < activations.size() ? activations[i] : Variable();
+  };
+  Activations states = {received(0)};
+  if (chunk_.has_encoder()) states[0] = encode(input, states[0], random);
+  if (chunk_.has_decoder()) states.push_back(decode(input, states[0], received(1), random));
+  return states;
+}
+
+ChunkBoundary T5Model::boundary(int64_t micro_batch_size, int64_t seq_length) const {
+  const DType residual = residual_dtype(config_);
+  const Boundary in_encoder = {states_of(micro_batch_size, seq_length, residual)};
+  const Boundary between = {states_of(micro_batch_size, seq_length, config_.params_dtype)};
+  const Boundary in_decoder = {between[0],
+                               states_of(micro_batch_size, config_.decoder_seq_length, residual)};
+  ChunkBoundary boundary;
+  if (!chunk_.embeds_encoder) {
+    boundary.in = chunk_.has_encoder() ? in_encoder : chunk_.embeds_decoder ? between : in_decoder;
+  }
+  if (!chunk_.has_head) {
+    boundary.out = chunk_.has_decoder()     ? in_decoder
+                   : chunk_.encoder.has_end ? between
+                                            : in_encoder;
+  }
+  return boundary;
+}
+
+ModelChunk T5Model::cached_layers() const {
+  return {.first_layer = chunk_.decoder.first_layer,
+          .num_layers = chunk_.decoder.num_layers,
+          .has_embedding = chunk_.embeds_decoder,
+          .has_head = chunk_.has_head};
 }
 
 VocabularyProduct T5Model::vocabulary_product(const Variable& hidden) const {
@@ -210,18 +243,6 @@ std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chu
 
 std::vector<ParameterSpec> t5_specs(const TransformerConfig& config) {
   return t5_specs(config, whole_t5(config));
-}
-
-Variable t5_loss(const T5Model& model, const Variable& hidden, const Tensor& labels,
-                 const Tensor& loss_mask, const Tensor& seed, const Tensor& divisor) {
-  const TransformerConfig& config = model.config();
-  return vocabulary_loss(model.vocabulary_product(hidden),
-                         {.labels = labels,
-                          .loss_mask = loss_mask,
-                          .divisor = divisor,
-                          .num_labels = config.counted_vocab_size(),
-                          .label_smoothing = static_cast<float>(config.label_smoothing)},
-                         model.tensor_parallel(), seed);
 }
 
 }  // namespace megatron

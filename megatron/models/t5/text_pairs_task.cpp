@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "megatron/core/error.h"
+#include "megatron/models/t5/t5_task.h"
+
 namespace megatron {
 namespace {
 
@@ -12,7 +15,9 @@ constexpr int64_t kNoLabel = -1;
 
 TextPairsTask::TextPairsTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                              Data data, const Ids& ids)
-    : T5Task(config, nullptr), tokenizer_(std::move(tokenizer)), data_(std::move(data)), ids_(ids) {
+    : ModelTask(config, std::move(tokenizer)), data_(std::move(data)), ids_(ids) {
+  const std::vector<std::string> problems = t5_run_problems(config);
+  if (!problems.empty()) throw ConfigError(problems);
   if (data_.valid != nullptr) num_valid_labels_ = num_labels(*data_.valid);
 }
 
@@ -27,32 +32,17 @@ int64_t TextPairsTask::num_labels(const TextPairs& pairs) const {
   return sum;
 }
 
-void TextPairsTask::open_data(const Progress& progress) {
+SplitDatasets TextPairsTask::open_datasets(const SampleCounts& sizes) const {
   const TrainingConfig& training = config().training;
-  const auto opened = [&](const std::shared_ptr<const TextPairs>& pairs, int64_t num_samples,
-                          bool is_shuffled) -> std::shared_ptr<const SampleDataset> {
-    if (pairs == nullptr || num_samples == 0) return nullptr;
-    return std::make_shared<EpochDataset>(
-        numbered_blocks(pairs->num_pairs()),
-        EpochDataset::Options{.num_samples = num_samples,
-                              .batch_size = training.global_batch_size,
-                              .is_shuffled = is_shuffled,
-                              .seed = training.seed});
+  const auto numbered = [](const std::shared_ptr<const TextPairs>& pairs) {
+    return pairs == nullptr ? nullptr : numbered_blocks(pairs->num_pairs());
   };
-  loaders_.open(
-      config(), parallel(), model_name(), progress, {true},
-      [&](const SampleCounts& sizes) -> SplitDatasets {
-        return {.train = opened(data_.train, sizes.train, true),
-                .valid = opened(data_.valid, sizes.valid, false),
-                .test = nullptr};
-      },
-      [this](const SampleDataset& order, const SampleGroup& group, Split split, int64_t) {
-        return microbatch(samples(order, group, split), split == Split::kTrain);
-      });
+  return epoch_datasets(numbered(data_.train), numbered(data_.valid), sizes,
+                        {.batch_size = training.global_batch_size, .seed = training.seed});
 }
 
-T5Task::Samples TextPairsTask::samples(const SampleDataset& order, const SampleGroup& group,
-                                       Split split) const {
+TextMicrobatch TextPairsTask::make_batch(const SampleDataset& order, const SampleGroup& group,
+                                         Split split, int64_t chunk) const {
   const TransformerConfig& c = config().transformer;
   const bool is_training = split == Split::kTrain;
   const TextPairs& pairs = is_training ? *data_.train : *data_.valid;
@@ -86,29 +76,19 @@ T5Task::Samples TextPairsTask::samples(const SampleDataset& order, const SampleG
     const bool counts = is_training || evaluation.counts(index);
     std::fill_n(mask.span<float>().begin() + row * sd, target_length + 1, counts ? 1.0F : 0.0F);
   }
-  Samples made = {.encoder_tokens = tensor_of(encoder, {b, se}),
-                  .encoder_padding_mask = padding,
-                  .decoder_tokens = tensor_of(decoder, {b, sd}),
-                  .labels = tensor_of(labels, {b, sd}),
-                  .loss_mask = mask};
+  TokenTargets targets = {.labels = tensor_of(labels, {b, sd}), .loss_mask = mask};
   if (!is_training) {
-    made.loss_divisor = full({}, evaluation.divisor(num_valid_labels_), DType::kFloat32, Stream{});
+    targets.divisor = full({}, evaluation.divisor(num_valid_labels_), DType::kFloat32, Stream{});
   }
-  return made;
+  return part_of({{.tokens = tensor_of(encoder, {b, se}),
+                   .padding_mask = padding,
+                   .decoder_tokens = tensor_of(decoder, {b, sd})},
+                  targets},
+                 chunk, split);
 }
 
 void TextPairsTask::evaluated(Split split, const Progress& progress, const NamedValues& losses) {
   report_.evaluated(split, config().training, progress, losses);
-}
-
-void TextPairsTask::close() {
-  loaders_.close();
-  T5Task::close();
-}
-
-std::map<std::string, ArgMap> TextPairsTask::recorded() const {
-  return {{"tokenizer",
-           {{"type", std::string(tokenizer_->type())}, {"vocab_size", tokenizer_->vocab_size()}}}};
 }
 
 }  // namespace megatron

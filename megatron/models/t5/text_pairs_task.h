@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "megatron/data/text_blocks.h"
 #include "megatron/models/epoch_report.h"
-#include "megatron/models/t5/t5_task.h"
+#include "megatron/models/model_task.h"
 
 namespace megatron {
 
@@ -24,7 +22,7 @@ struct TextPairs {
 // Writing a text for a text, in epochs: what `megatron finetune` trains of a T5. Encoder and labels
 // are cut so that the end token fits; the decoder reads the labels one step later. The loss is that
 // of transformers: the mean over the labels of a microbatch.
-class TextPairsTask final : public T5Task {
+class TextPairsTask final : public ModelTask {
  public:
   struct Data {
     std::shared_ptr<const TextPairs> train;
@@ -36,35 +34,31 @@ class TextPairsTask final : public T5Task {
     int64_t start = 0;  // what the decoder begins with
   };
 
-  // `config` is resolved: eval_iters batches hold the validation pairs, and eval_interval is the
-  // number of iterations of an epoch.
+  // Throws ConfigError for what T5 has not. `config` is resolved: eval_iters batches hold the
+  // validation pairs, and eval_interval is the number of iterations of an epoch.
   TextPairsTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data,
                 const Ids& ids);
+  ~TextPairsTask() override { close(); }
 
-  void open_data(const Progress& progress) override;
-  bool has_split(Split split) const override { return loaders_.has_split(split); }
-  std::vector<std::string> groups(Split split) const override { return loaders_.groups(split); }
-  void use_group(Split split, size_t group) override { loaders_.use_group(split, group); }
-  Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   void evaluated(Split split, const Progress& progress, const NamedValues& losses) override;
-  void close() override;
-  std::map<std::string, ArgMap> recorded() const override;
 
   // exp of the last evaluation's loss; none before.
   std::optional<double> perplexity() const { return report_.perplexity(); }
+
+ protected:
+  SplitDatasets open_datasets(const SampleCounts& sizes) const override;
+  TextMicrobatch make_batch(const SampleDataset& order, const SampleGroup& group, Split split,
+                            int64_t chunk) const override;
 
  private:
   // Labels of a pair, with its end token.
   int64_t num_labels(const TextPairs& pairs, int64_t pair) const;
   int64_t num_labels(const TextPairs& pairs) const;
-  Samples samples(const SampleDataset& order, const SampleGroup& group, Split split) const;
 
-  const std::shared_ptr<const Tokenizer> tokenizer_;
   const Data data_;
   const Ids ids_;
   int64_t num_valid_labels_ = 0;
   EpochReport report_;
-  SplitLoaders loaders_;
 };
 
 }  // namespace megatron

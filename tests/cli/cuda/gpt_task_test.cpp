@@ -59,8 +59,10 @@ class GptTaskCudaTest : public testing::Test {
     const auto& model = dynamic_cast<const GptModel&>(*state.chunks.front());
     const Variable hidden = model.hidden_states(
         {.tokens = random_ids({kBatch, kSeqLength}, kVocabulary, 1)}, state.random);
-    const Variable loss = gpt_loss(model, hidden, random_ids({kBatch, kSeqLength}, kVocabulary, 2),
-                                   full({kBatch, kSeqLength}, 1, DType::kFloat32, {}));
+    const Variable loss =
+        token_loss(model, hidden,
+                   {.labels = random_ids({kBatch, kSeqLength}, kVocabulary, 2),
+                    .loss_mask = full({kBatch, kSeqLength}, 1, DType::kFloat32, {})});
     backward(loss);
     return {state.stream.options, static_cast<float>(loss.data().item()),
             state.parameters.buffers().front().grads.to(Stream{})};

@@ -25,19 +25,22 @@ class BertGoldenTest : public testing::Test {
     }
     const Stream stream = (*golden_)->stream();
     const Tensor is_random = golden_->integers("input.next_sentence_label");
-    targets_ = {labels.to(stream), loss_mask.to(stream), is_random.to(stream),
-                full({is_random.size(0), 1}, 1.0f, DType::kFloat32, stream)};
+    targets_ = {.labels = labels.to(stream),
+                .loss_mask = loss_mask.to(stream),
+                .is_random = is_random.to(stream)};
+    sample_weights_ = full({is_random.size(0), 1}, 1.0f, DType::kFloat32, stream);
   }
 
-  Variable hidden() { return (*golden_)->forward(input_, Variable(), random_); }
+  Variable hidden() { return (*golden_)->hidden_states(input_, random_); }
   Variable loss() {
-    const BertLosses losses = bert_losses(**golden_, hidden(), targets_);
+    const BertLosses losses = bert_losses(**golden_, hidden(), targets_, sample_weights_);
     return add(losses.lm, losses.sop);
   }
 
   std::unique_ptr<GoldenModel<BertModel>> golden_;
-  BertInput input_;
-  BertTargets targets_;
+  ModelInput input_;
+  TokenTargets targets_;
+  Tensor sample_weights_;
   RandomState random_{1234};
 };
 

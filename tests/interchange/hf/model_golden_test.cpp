@@ -27,10 +27,12 @@ class GptGoldenTest : public testing::TestWithParam<const char*> {
   }
 
   Variable hidden() { return (*golden_)->hidden_states(input_, random_); }
-  Variable loss() { return gpt_loss(**golden_, hidden(), labels_, mask_); }
+  Variable loss() {
+    return token_loss(**golden_, hidden(), {.labels = labels_, .loss_mask = mask_});
+  }
 
   std::unique_ptr<GoldenModel<GptModel>> golden_;
-  GptInput input_;
+  ModelInput input_;
   Tensor labels_;
   Tensor mask_;
   RandomState random_{1234};

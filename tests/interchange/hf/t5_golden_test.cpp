@@ -39,9 +39,9 @@ class T5GoldenTest : public testing::TestWithParam<Version> {
     labels_ = golden_->integers("input.labels");
     Tensor decoder_tokens(labels_.shape(), DType::kInt64, Stream{});
     loss_mask_ = Tensor(labels_.shape(), DType::kFloat32, Stream{});
-    input_.encoder_padding_mask = Tensor(attends.shape(), DType::kBool, Stream{});
+    input_.padding_mask = Tensor(attends.shape(), DType::kBool, Stream{});
     for (size_t i = 0; i < static_cast<size_t>(attends.numel()); ++i) {
-      input_.encoder_padding_mask.span<bool>()[i] = attends.span<int64_t>()[i] == 0;
+      input_.padding_mask.span<bool>()[i] = attends.span<int64_t>()[i] == 0;
     }
     const auto labels = labels_.span<int64_t>();
     const auto length = static_cast<size_t>(labels_.size(1));
@@ -49,17 +49,19 @@ class T5GoldenTest : public testing::TestWithParam<Version> {
       loss_mask_.span<float>()[i] = labels[i] >= 0 ? 1.0f : 0.0f;
       decoder_tokens.span<int64_t>()[i] = i % length == 0 ? 0 : std::max<int64_t>(labels[i - 1], 0);
     }
-    input_.encoder_tokens = golden_->integers("input.input_ids");
+    input_.tokens = golden_->integers("input.input_ids");
     input_.decoder_tokens = decoder_tokens;
     labels_ = labels_.to(stream_under_test());
     loss_mask_ = loss_mask_.to(stream_under_test());
   }
 
-  Variable hidden() { return (*golden_)->forward(input_, {}, random_).decoder; }
-  Variable loss() { return t5_loss(**golden_, hidden(), labels_, loss_mask_); }
+  Variable hidden() { return (*golden_)->hidden_states(input_, random_); }
+  Variable loss() {
+    return token_loss(**golden_, hidden(), {.labels = labels_, .loss_mask = loss_mask_});
+  }
 
   std::unique_ptr<GoldenModel<T5Model>> golden_;
-  T5Input input_;
+  ModelInput input_;
   Tensor labels_;
   Tensor loss_mask_;
   RandomState random_{1234};

@@ -48,13 +48,16 @@ TEST_P(BertPlanTest, IsWhatTrainingTakes) {
     const Tensor ids = planned_ids(config, kBatch);
     const Shape& shape = ids.shape();
     const Tensor types = zeros(shape, DType::kInt64, Stream{});
-    const BertInput input = {.tokens = ids,
-                             .token_types = config.tokentypes() > 0 ? RowIds(types) : RowIds(),
-                             .padding_mask = zeros(shape, DType::kBool, Stream{})};
+    const ModelInput input = {.tokens = ids,
+                              .token_types = config.tokentypes() > 0 ? RowIds(types) : RowIds(),
+                              .padding_mask = zeros(shape, DType::kBool, Stream{})};
     const BertLosses losses =
-        bert_losses(model, model.forward(input, Variable(), random),
-                    {ids, full(shape, 1, DType::kFloat32, {}), zeros({kBatch}, DType::kInt64, {}),
-                     full({kBatch, 1}, 1, DType::kFloat32, stream_under_test()), seed});
+        bert_losses(model, model.hidden_states(input, random),
+                    {.labels = ids,
+                     .loss_mask = full(shape, 1, DType::kFloat32, {}),
+                     .is_random = zeros({kBatch}, DType::kInt64, {}),
+                     .seed = seed},
+                    full({kBatch, 1}, 1, DType::kFloat32, stream_under_test()));
     std::vector<Variable> all = {losses.lm};
     if (losses.sop.defined()) all.push_back(losses.sop);
     return all;

@@ -141,8 +141,8 @@ void expect_same_training(const LoggedRun& run, const comm::Group& world) {
       const int64_t first = (m * run.ranks + world.rank()) * run.micro_batch_size;
       const Samples samples =
           samples_of(tokens, static_cast<int64_t>(step), first, run.micro_batch_size);
-      const Variable y = gpt_loss(model, model.hidden_states({.tokens = samples.inputs}, random),
-                                  samples.labels, ones);
+      const Variable y = token_loss(model, model.hidden_states({.tokens = samples.inputs}, random),
+                                    {.labels = samples.labels, .loss_mask = ones});
       add_inplace(loss, y.data(), 1 / num_losses);
       backward(y, full({}, 1 / num_losses, DType::kFloat32, {}));
     }

@@ -88,7 +88,8 @@ class TrainedStage {
                               .chunks = static_cast<int64_t>(chunks_.size()),
                               .microbatches = num_microbatches};
     std::vector<ChunkBoundary> boundaries;
-    for (const auto& chunk : chunks_) boundaries.push_back(chunk->boundary(kMicroBatch));
+    for (const auto& chunk : chunks_)
+      boundaries.push_back(chunk->boundary(kMicroBatch, config_.seq_length));
     const Shape ids_shape = {kMicroBatch, config_.seq_length};
     const Tensor mask = full(ids_shape, 1, DType::kFloat32, {});
     const Tensor ids =
@@ -98,10 +99,11 @@ class TrainedStage {
     work.forward = [&](const PipelineStep& step, const Activations& activations) -> ChunkOutput {
       const GptModel& model = *chunks_[static_cast<size_t>(step.chunk)];
       const Variable hidden =
-          model.forward({.tokens = ids, .position_ids = ids},
-                        activations.empty() ? Variable() : activations[0], random_);
+          model.forward({.tokens = ids, .position_ids = ids}, activations, random_).back();
       if (!model.chunk().has_head) return {{hidden}};
-      return {.activations = {}, .losses = {gpt_loss(model, hidden, ids, mask, {}, seed)}};
+      return {
+          .activations = {},
+          .losses = {token_loss(model, hidden, {.labels = ids, .loss_mask = mask, .seed = seed})}};
     };
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       run_backward(output, gradients, seed);

@@ -171,7 +171,7 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
         const Tensor ids = planned_ids(config, batch);
         const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
         const Variable hidden = model.hidden_states({.tokens = ids}, random);
-        return {gpt_loss(model, hidden, ids, mask, {}, seed)};
+        return {token_loss(model, hidden, {.labels = ids, .loss_mask = mask, .seed = seed})};
       });
   trial.expect_within(0.03);
   // The scratch memory of tiny products is more than the model, and is not all there at the peak.
@@ -231,9 +231,10 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
     const Tensor ids =
         tensor_of(std::vector<int64_t>(static_cast<size_t>(2 * length), 3), {2, length});
     const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
-    const GptInput input{.tokens = ids, .position_ids = ids};
+    const ModelInput input{.tokens = ids, .position_ids = ids};
     const Tensor seed = full({}, 1, DType::kFloat32, stream);
-    const Variable loss = gpt_loss(model, model.hidden_states(input, random), ids, mask, {}, seed);
+    const Variable loss = token_loss(model, model.hidden_states(input, random),
+                                     {.labels = ids, .loss_mask = mask, .seed = seed});
     backward(loss, seed);
     const MemoryStats stats = allocator.stats();
     EXPECT_EQ(plan.num_parameters, flat.num_elements());

@@ -111,7 +111,7 @@ class TrainingRank {
     const Tensor seed = full({}, 1, DType::kFloat32, stream_);
     const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
     const Variable hidden = model_.hidden_states({.tokens = ids}, random_);
-    backward(gpt_loss(model_, hidden, ids, mask, {}, seed), seed);
+    backward(token_loss(model_, hidden, {.labels = ids, .loss_mask = mask, .seed = seed}), seed);
     gradients_.finish();
     optimizer_.step({.lr = 1e-3, .weight_decay = 0.1});
     gradients_.gather_parameters();
@@ -351,7 +351,7 @@ TEST_P(LayerBytesTest, AreThoseOfTheFormula) {
                                  MemoryCategory::kActivations);
       };
       const int64_t before = activations();
-      const Variable y = model.forward({}, x, random);  // and its graph
+      const Activations y = model.forward({}, {&x, 1}, random);  // and its graph
       return static_cast<double>(activations() - before);
     };
     const TransformerConfig c = config_with(1);

@@ -87,13 +87,14 @@ TEST_P(T5PlanTest, IsWhatTrainingTakes) {
     flat.zero_grads();
     for (int microbatch = 0; microbatch < 2; ++microbatch) {
       const Tensor labels = threes(config.decoder_seq_length);
-      const T5Input input = {
-          .encoder_tokens = threes(config.seq_length),
-          .decoder_tokens = labels,
-          .encoder_padding_mask = zeros({batch, config.seq_length}, DType::kBool, Stream{})};
+      const ModelInput input = {
+          .tokens = threes(config.seq_length),
+          .padding_mask = zeros({batch, config.seq_length}, DType::kBool, Stream{}),
+          .decoder_tokens = labels};
       const Tensor mask = full(labels.shape(), 1, DType::kFloat32, stream);
       const Variable loss =
-          t5_loss(model, model.forward(input, {}, random).decoder, labels.to(stream), mask, seed);
+          token_loss(model, model.hidden_states(input, random),
+                     {.labels = labels.to(stream), .loss_mask = mask, .seed = seed});
       backward(loss, seed);
     }
     optimizer.step({.lr = 1e-3, .weight_decay = 0.1});

@@ -70,9 +70,9 @@ std::vector<int32_t> plain_loop(const GptModel& model, const std::vector<int32_t
   std::vector<int32_t> made = prompt;
   for (int64_t at = length; at < std::min(total, length + max_new_tokens); ++at) {
     RandomState random(1);
-    GptInput input = {.tokens = tensor_of(buffer, {1, total})};
+    ModelInput input = {.tokens = tensor_of(buffer, {1, total})};
     input.neighbor_tokens = tensor_of(of_chunks, {count, neighbors.length});
-    input.chunk_length = length;
+    input.chunk_rows = Tensor({length, 0}, DType::kInt64, Stream{});
     const Variable hidden = model.hidden_states(input, random);
     const Tensor logits = model.logits(Variable(hidden.data().slice(at - 1, 1))).data();
     const std::span<const float> row = logits.span<float>();

@@ -38,14 +38,14 @@ TransformerConfig retro_config() {
   return c;
 }
 
-struct Model {
+struct SmallModel {
   GptModel model;
-  explicit Model(const TransformerConfig& config) : model(resolved(config), Stream{}) {
+  explicit SmallModel(const TransformerConfig& config) : model(resolved(config), Stream{}) {
     initialize(model, 3);
   }
   Tensor hidden(const Tensor& tokens, const Tensor& neighbors) const {
     RandomState random(1);
-    GptInput input{.tokens = tokens};
+    ModelInput input{.tokens = tokens};
     if (neighbors.defined()) input.neighbor_tokens = neighbors;
     return model.hidden_states(input, random).data();
   }
@@ -97,12 +97,12 @@ TEST(RetroModelTest, HasTheParametersOfAGptAndItsOwn) {
 
 TEST(RetroModelTest, WithoutNeighboursIsTheGptBitForBit) {
   const Tensor tokens = some_tokens();
-  const Tensor want = Model(gpt_config()).hidden(tokens, {});
-  const Model retro(retro_config());
+  const Tensor want = SmallModel(gpt_config()).hidden(tokens, {});
+  const SmallModel retro(retro_config());
   expect_identical(retro.hidden(tokens, {}), want);
   TransformerConfig closed = retro_config();
   closed.retro.attention_gate = 0;
-  expect_identical(Model(closed).hidden(tokens, some_neighbors()), want);
+  expect_identical(SmallModel(closed).hidden(tokens, some_neighbors()), want);
   EXPECT_NE(element(retro.hidden(tokens, some_neighbors()), want.numel() - 1),
             element(want, want.numel() - 1));
 }
@@ -113,8 +113,8 @@ TEST(RetroModelTest, GateScalesWhatIsRead) {
   half.retro.layer_numbers = {3};
   TransformerConfig whole = half;
   whole.retro.attention_gate = 1;
-  EXPECT_NE(element(Model(half).hidden(some_tokens(), some_neighbors()), 150),
-            element(Model(whole).hidden(some_tokens(), some_neighbors()), 150));
+  EXPECT_NE(element(SmallModel(half).hidden(some_tokens(), some_neighbors()), 150),
+            element(SmallModel(whole).hidden(some_tokens(), some_neighbors()), 150));
 }
 
 // Each token and its neighbours' encoder: what a token makes of a chunk is seen from the chunk's
@@ -124,7 +124,7 @@ TEST(RetroModelTest, NoTokenSeesALaterOne) {
        {PositionEmbedding::kLearnedAbsolute, PositionEmbedding::kRope}) {
     TransformerConfig config = retro_config();
     config.position_embedding_type = positions;
-    const Model retro(config);
+    const SmallModel retro(config);
     const Tensor tokens = some_tokens();
     const Tensor before = retro.hidden(tokens, some_neighbors());
     const int64_t width = before.size(1) * before.size(2);
@@ -146,7 +146,7 @@ TEST(RetroModelTest, NoTokenSeesALaterOne) {
 
 // A neighbour is seen from the last token of its chunk on: tokens 1, 5 and 9.
 TEST(RetroModelTest, NeighboursAreSeenFromTheEndOfTheirChunk) {
-  const Model retro(retro_config());
+  const SmallModel retro(retro_config());
   const Tensor before = retro.hidden(some_tokens(), some_neighbors());
   const int64_t width = before.size(1) * before.size(2);
   for (int64_t chunk = 0; chunk < 3; ++chunk) {

@@ -29,7 +29,8 @@ TEST(RetroPlanTest, CountsParametersAndEstimatesActivations) {
               tensor_of(std::vector<int64_t>(static_cast<size_t>(rows * r), 5), {rows, r});
           const Variable hidden =
               model.hidden_states({.tokens = ids, .neighbor_tokens = others}, random);
-          return std::vector<Variable>{gpt_loss(model, hidden, ids, mask, {}, seed)};
+          return std::vector<Variable>{
+              token_loss(model, hidden, {.labels = ids, .loss_mask = mask, .seed = seed})};
         });
     for (const MemoryCategory category :
          {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kOptimizer}) {

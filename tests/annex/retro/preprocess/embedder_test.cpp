@@ -80,11 +80,11 @@ class BertEmbedderTest : public testing::Test {
     RandomState random(0);
     random.set_training(false);
     const Tensor tokens = tensor_of_rows({ids});
-    BertInput input = {.tokens = tokens};
+    ModelInput input = {.tokens = tokens};
     if (model_.config().tokentypes() > 0) {
       input.token_types = zeros(tokens.shape(), DType::kInt64, Stream{});
     }
-    const Tensor states = model_.forward(input, Variable(), random).data();  // [s, 1, h]
+    const Tensor states = model_.hidden_states(input, random).data();  // [s, 1, h]
     std::vector<float> mean(32);
     for (size_t t = 1; t + 1 < ids.size(); ++t) {
       for (size_t k = 0; k < 32; ++k) mean[k] += states.span<float>()[t * 32 + k];
