@@ -104,7 +104,7 @@ void apply_parameters_partition(TrainingArgs& args, std::vector<std::string>& pr
   const ParallelConfig& parallel = args.parallel;
   if (parallel.pipeline_model_parallel_size < 2) return;
   TransformerConfig config = args.transformer;
-  if (config.kind != ModelKind::kGpt || config.num_layers < 1 || config.hidden_size < 1 ||
+  if (config.has_encoder() || config.num_layers < 1 || config.hidden_size < 1 ||
       config.num_attention_heads < 1 || parallel.tensor_model_parallel_size < 1) {
     problems.emplace_back(
         "--pp-partition-method parameters counts those of a GPT, whose --num-layers, "

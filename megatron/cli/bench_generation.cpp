@@ -53,7 +53,7 @@ Request random_request(const GenerationBenchFlags& flags, int64_t row, int64_t w
                        const TransformerConfig& config) {
   Request request;
   request.prompt = random_tokens(flags.prompt_tokens + written, row, config.counted_vocab_size());
-  if (config.kind == ModelKind::kT5) {
+  if (config.is_encoder_decoder()) {
     const auto end = request.prompt.begin() + flags.prompt_tokens;
     request.text.assign(request.prompt.begin(), end);
     request.prompt.erase(request.prompt.begin(), end);
@@ -137,7 +137,7 @@ Times timed_arrivals(Engine& engine, const GenerationBenchFlags& flags,
                      const TransformerConfig& config) {
   RequestId last_of_first = 0;
   for (int64_t row = 0; row < flags.rows; ++row) {
-    const int64_t written = written_before(flags, row, config.kind == ModelKind::kT5);
+    const int64_t written = written_before(flags, row, config.is_encoder_decoder());
     last_of_first = engine.submit(random_request(flags, row, written, config));
   }
   for (int64_t row = flags.rows; row < flags.rows + flags.arrivals; ++row) {
@@ -240,7 +240,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   const int stage = parallel.pipeline.rank();
   std::optional<T5Model> t5;
   std::optional<GptModel> gpt;
-  if (config.kind == ModelKind::kT5) {
+  if (config.is_encoder_decoder()) {
     const std::vector<std::string> wrong = t5_pipeline_problems(args.parallel, config);
     if (!wrong.empty()) throw CommonConfigError(wrong);
     t5.emplace(config, t5_chunk(args.parallel, config, stage), parallel.tensor, stream->get());

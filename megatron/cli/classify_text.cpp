@@ -19,8 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kClassifyModels[] = {ModelKind::kBert};
-
 struct ClassifyTextFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
@@ -93,7 +91,7 @@ int classify_text(std::span<const std::string> words, const comm::Group& world) 
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kClassifyModels);
+  const LoadedModel loaded = load_model(flags.model, world, is_encoder_only);
   if (loaded.class_names.empty()) {
     throw CommonConfigError(fmt::format(
         "--load {}: the BERT has no classification head; give a model of transformers with one, "

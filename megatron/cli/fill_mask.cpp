@@ -17,8 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kFillMaskModels[] = {ModelKind::kBert};
-
 struct FillFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
@@ -142,7 +140,7 @@ int fill_mask(std::span<const std::string> words, const comm::Group& world) {
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kFillMaskModels);
+  const LoadedModel loaded = load_model(flags.model, world, is_encoder_only);
   const auto fill = [&](const json& request) {
     const auto ids = request.at("ids").get<std::vector<int32_t>>();
     const auto positions = request.at("positions").get<std::vector<int64_t>>();

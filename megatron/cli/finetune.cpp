@@ -12,9 +12,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/data/data_paths.h"
-#include "megatron/models/bert/bert_task.h"
-#include "megatron/models/gpt/gpt_task.h"
-#include "megatron/models/t5/t5_task.h"
+#include "megatron/models/make_task.h"
 #include "megatron/parallel/replicas.h"
 #include "megatron/run/collectively.h"
 #include "megatron/run/train_step_library.h"
@@ -49,7 +47,7 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
   if (args.data.prefix_lm) {
     problems.emplace_back("--prefix-lm is for pretrain-gpt, not for finetune; remove it");
   }
-  const bool is_gpt = kind == ModelKind::kGpt;
+  const bool is_gpt = is_decoder_only(kind);
   if (!is_gpt && !args.training.train_step.empty() && !flags.megatron_dataset_flag) {
     problems.push_back(fmt::format(
         "--train-step trains a GPT on texts, and the model is a {}; give indexed data with "
@@ -94,15 +92,7 @@ std::unique_ptr<TrainTask> indexed_task(const Pretraining& begun) {
   if (!begun.args.training.train_step.empty()) {
     return make_library_task(begun.args, begun.tokenizer);
   }
-  switch (begun.args.transformer.kind) {
-    case ModelKind::kGpt:
-      return std::make_unique<GptTask>(begun.args, begun.tokenizer);
-    case ModelKind::kBert:
-      return std::make_unique<BertTask>(begun.args, begun.tokenizer);
-    case ModelKind::kT5:
-      return std::make_unique<T5Task>(begun.args, begun.tokenizer);
-  }
-  throw InternalError("indexed_task: unknown kind of model");
+  return make_pretraining_task(begun.args, begun.tokenizer);
 }
 
 bool is_classifier(const FinetuneFlags& flags, const Origin& origin) {
@@ -137,7 +127,7 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
     const Pretraining begun = tuning.begin();
     const std::unique_ptr<TrainTask> task = indexed_task(begun);
     train(tuning, begun, *task, {});
-  } else if (tuning.args.transformer.kind == ModelKind::kT5) {
+  } else if (tuning.args.transformer.is_encoder_decoder()) {
     finetune_pairs(tuning);
   } else if (is_classifier(tuning.flags, tuning.origin)) {
     finetune_classifier(tuning);

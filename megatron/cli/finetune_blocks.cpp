@@ -87,7 +87,7 @@ void finetune_blocks(Finetuning& tuning) {
                                         data->valid == nullptr ? 0 : data->valid->num_blocks(),
                                         tuning.replicas, tuning.args);
   const Pretraining begun = tuning.begin();
-  if (begun.args.transformer.kind == ModelKind::kBert) {
+  if (begun.args.transformer.is_encoder_only()) {
     MaskedBlocksTask task(begun.args, begun.tokenizer, *data);
     return train_on(tuning, begun, *data, lengths, task);
   }

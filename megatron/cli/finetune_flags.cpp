@@ -142,20 +142,26 @@ std::vector<std::string> problems(const FinetuneFlags& f, ModelKind kind) {
       !f.model_name_or_path.empty() || !f.config_name.empty() || !f.resume_from_checkpoint.empty(),
       "--model_name_or_path or --config_name is required: the folder of a model, or its "
       "config.json");
-  const auto only_for = [&](bool is_given, const char* flag, ModelKind reader) {
-    require(!is_given || kind == reader,
-            fmt::format("{} is for a {}, and the model is a {}; remove it", flag, name_of(reader),
-                        name_of(kind)));
+  struct Given {
+    bool is_given;
+    const char* flag;
   };
-  only_for(f.num_labels != 0, "--num_labels", ModelKind::kBert);
-  only_for(!f.text_pair_column.empty(), "--text_pair_column", ModelKind::kBert);
-  only_for(!f.label_column.empty(), "--label_column", ModelKind::kBert);
-  only_for(f.mlm_probability.has_value(), "--mlm_probability", ModelKind::kBert);
-  only_for(!f.summary_column.empty(), "--summary_column", ModelKind::kT5);
-  only_for(!f.source_prefix.empty(), "--source_prefix", ModelKind::kT5);
-  only_for(f.max_source_length != 0, "--max_source_length", ModelKind::kT5);
-  only_for(f.max_target_length != 0, "--max_target_length", ModelKind::kT5);
-  require(kind != ModelKind::kT5 || f.block_size == 0,
+  const auto only_for = [&](ModelKind reader, std::initializer_list<Given> flags) {
+    for (const Given& given : flags) {
+      require(!given.is_given || kind == reader,
+              fmt::format("{} is for a {}, and the model is a {}; remove it", given.flag,
+                          name_of(reader), name_of(kind)));
+    }
+  };
+  only_for(ModelKind::kBert, {{f.num_labels != 0, "--num_labels"},
+                              {!f.text_pair_column.empty(), "--text_pair_column"},
+                              {!f.label_column.empty(), "--label_column"},
+                              {f.mlm_probability.has_value(), "--mlm_probability"}});
+  only_for(ModelKind::kT5, {{!f.summary_column.empty(), "--summary_column"},
+                            {!f.source_prefix.empty(), "--source_prefix"},
+                            {f.max_source_length != 0, "--max_source_length"},
+                            {f.max_target_length != 0, "--max_target_length"}});
+  require(!is_encoder_decoder(kind) || f.block_size == 0,
           "--block_size has no meaning for a T5; give --max_source_length and --max_target_length");
   at_least("--num_labels", f.num_labels, 0);
   at_least("--max_source_length", f.max_source_length, 0);

@@ -181,7 +181,7 @@ void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
   check_memory(args, tuning.world);
   TrainingRun run(args, task, tuning.world, begun.started, begun.save_directory);
   const bool resumes = !flags.resume_from_checkpoint.empty();
-  if (args.transformer.kind == ModelKind::kBert && begun.source.exists() && !resumes) {
+  if (args.transformer.is_encoder_only() && begun.source.exists() && !resumes) {
     collectively([&] { load_model(hooks, begun, run); });
   } else {
     run.load(begun.source);

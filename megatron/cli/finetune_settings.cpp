@@ -105,7 +105,7 @@ std::string named_source(const FinetuneFlags& flags) {
 ModelKind named_kind(const FinetuneFlags& flags) {
   const std::string source = named_source(flags);
   if (!source.empty()) return find_source(source, 0, true).kind();
-  if (flags.config_name.empty()) return ModelKind::kGpt;
+  if (flags.config_name.empty()) return {};
   return read_hf_config(model_path(flags.config_name, "--config_name")).transformer.kind;
 }
 
@@ -148,7 +148,7 @@ Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args) {
   Defaults settings(flags, args);
   std::vector<const char*> taken = {"hidden_dropout", "attention_dropout",
                                     "max_position_embeddings"};
-  if (args.transformer.kind == ModelKind::kT5) taken.push_back("position_embedding_type");
+  if (args.transformer.is_encoder_decoder()) taken.push_back("position_embedding_type");
   for (const char* dest : taken) {
     const auto found = origin.settings.find(dest);
     if (found != origin.settings.end()) settings.set(dest, found->second, dest);
@@ -213,7 +213,7 @@ void apply_sequence_lengths(const FinetuneFlags& flags, bool is_classifier, Trai
   constexpr int64_t kOfClasses = 128;
   constexpr int64_t kOfSummaries = 128;
   Defaults settings(flags, args);
-  if (args.transformer.kind == ModelKind::kT5) {
+  if (args.transformer.is_encoder_decoder()) {
     if (!args.given.contains("seq_length")) {
       settings.set("encoder_seq_length",
                    chosen_length("--max_source_length", flags.max_source_length, kOfTexts, args),
@@ -234,11 +234,11 @@ void apply_sequence_lengths(const FinetuneFlags& flags, bool is_classifier, Trai
 
 // What only a BERT or a T5 has.
 void apply_kind(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
-  if (args.transformer.kind == ModelKind::kGpt) return;
+  if (args.transformer.is_decoder_only()) return;
   if (flags.mlm_probability) {
     Defaults(flags, args).set("mask_prob", *flags.mlm_probability, "--mlm_probability");
   }
-  const bool is_bert = args.transformer.kind == ModelKind::kBert;
+  const bool is_bert = args.transformer.is_encoder_only();
   if (is_bert && !flags.megatron_dataset_flag) {  // the order of sentences is not learned
     OverrideSettings(args).set("bert_binary_head", false, "finetune");
   }

@@ -23,8 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kGenerateModels[] = {ModelKind::kGpt, ModelKind::kT5};
-
 constexpr int64_t kNoToken = std::numeric_limits<int64_t>::min();
 constexpr int64_t kNewTokens = 64;  // if --max-new-tokens is not given
 
@@ -233,7 +231,7 @@ void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t pro
 
 void print_result(const GenerateFlags& flags, const LoadedModel& loaded, const Request& request,
                   Generation row, std::optional<double> score = {}) {
-  if (loaded.kind == ModelKind::kT5) {
+  if (is_encoder_decoder(loaded.kind)) {
     print_decoded(flags, loaded, request.text.size(), std::move(row), score);
   } else {
     print_generation(flags, loaded, std::move(row), score);
@@ -247,7 +245,7 @@ json read_request(const GenerateFlags& flags, const LoadedModel& loaded) {
                            ? sample_prompts(flags.samples, loaded.required_tokenizer(),
                                             max_positions(loaded.inference().config()))
                            : read_prompts(flags, loaded);
-  if (loaded.kind == ModelKind::kT5) request["start"] = loaded.required_decoder_start();
+  if (is_encoder_decoder(loaded.kind)) request["start"] = loaded.required_decoder_start();
   if (!flags.ignore_eod) request["stop_tokens"] = loaded.end_tokens;
   if (!flags.stop.empty()) loaded.required_tokenizer();
   return request;
@@ -263,7 +261,7 @@ class StopTexts {
     if (world.rank() != 0) return;
     for (const Request& request : requests) {
       std::span<const int32_t> before;  // the decoder of a T5 has written nothing
-      if (model.kind == ModelKind::kGpt) before = request.prompt;
+      if (is_decoder_only(model.kind)) before = request.prompt;
       streams_.emplace_back(*model.tokenizer, before, flags.stop);
     }
   }
@@ -333,8 +331,8 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kGenerateModels);
-  if (loaded.kind == ModelKind::kT5) collectively([&] { expect_t5_flags(flags); });
+  const LoadedModel loaded = load_model(flags.model, world, has_decoder);
+  if (is_encoder_decoder(loaded.kind)) collectively([&] { expect_t5_flags(flags); });
   json read;
   if (world.rank() == 0) read = read_request(flags, loaded);
   const int64_t positions = max_positions(loaded.inference().config());

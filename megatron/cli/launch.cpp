@@ -275,7 +275,7 @@ int launch(Words words, Commands commands) {
   const Command& chosen = rank_command(frontends::command_of_script(words[command]), commands);
   const Arguments rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
   std::vector<std::string> problems;  // the command reads the flags again and reports them
-  const TrainingArgs args = parsed_flags(rest, ModelKind::kGpt, problems);
+  const TrainingArgs args = parsed_flags(rest, problems);
   resolve(launch);
   const bool is_here = launch.ranks == Ranks::kThreads || launch.world_size() == 1;
   if ((is_here && launch.max_restarts == 0) || args.wants_help) {

@@ -40,7 +40,7 @@ int launch_processes(const ProcessLaunch& launch, Commands commands) {
     return run_alone(launch.script, launch.words);
   }
   std::vector<std::string> problems;  // the command reads the flags again and reports them
-  const TrainingArgs args = parsed_flags(launch.words, ModelKind::kGpt, problems);
+  const TrainingArgs args = parsed_flags(launch.words, problems);
   try {
     return launch::run_supervised({.program = launch::own_program(),
                                    .command = command,

@@ -1,11 +1,19 @@
 #include "megatron/cli/model_flags.h"
 
+#include <utility>
+
 #include <cstdlib>
 
 #include "megatron/cli/launcher_settings.h"
 #include "megatron/settings/tokenizer_flags.h"
 
 namespace megatron::cli {
+
+void add_model_type(FlagTable& table, ModelKind& kind, std::string help) {
+  table.add_choice("--model-type", kind,
+                   {{"GPT", ModelKind::kGpt}, {"BERT", ModelKind::kBert}, {"T5", ModelKind::kT5}},
+                   std::move(help));
+}
 
 void add_inference_weights(FlagTable& table, InferenceWeights& weights) {
   table.add_choice("--inference-weights", weights,

@@ -32,7 +32,7 @@ namespace {
 
 struct PlanFlags {
   std::string workload;
-  ModelKind kind = ModelKind::kGpt;
+  ModelKind kind = {};
   int64_t world_size = 1;
   std::string gpu;
   InferenceWeights weights = InferenceWeights::kModel;
@@ -45,9 +45,7 @@ FlagTable flags_of(PlanFlags& flags) {
   FlagTable table;
   table.group("plan");
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
-  table.add_choice("--model-type", flags.kind,
-                   {{"GPT", ModelKind::kGpt}, {"BERT", ModelKind::kBert}, {"T5", ModelKind::kT5}},
-                   "The kind of model; that of the workload.");
+  add_model_type(table, flags.kind, "The kind of model; that of the workload.");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add("--gpu", flags.gpu,
             "The GPU to plan for: " + gpu_names() +
@@ -109,7 +107,7 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
   plan.inference_bytes = parameter_bytes(model_specs(plan.model()), plan.weights, tensor_ranks);
   plan.kv_cache = flags.kv_cache;
   plan.cache_tokens = flags.cache_tokens;
-  if (flags.kind == ModelKind::kGpt) {
+  if (is_decoder_only(flags.kind)) {
     plan.cache_bytes_per_token = kv_cache_bytes_per_token(plan.model(), plan.model().num_layers,
                                                           tensor_ranks, plan.kv_cache);
   }
@@ -143,7 +141,7 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
 }
 
 int64_t tokens_per_sample(const TransformerConfig& c) {
-  return c.seq_length + (c.kind == ModelKind::kT5 ? c.decoder_seq_length : 0);
+  return c.seq_length + (c.is_encoder_decoder() ? c.decoder_seq_length : 0);
 }
 
 double gibibytes_of(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
@@ -164,7 +162,7 @@ void print_run(const Plan& plan) {
       plan.num_parameters, static_cast<double>(plan.num_parameters) / 1e9, c.num_layers,
       c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.seq_length, c.padded_vocab_size,
       name_of(c.params_dtype)));
-  if (c.kind == ModelKind::kT5) {
+  if (c.is_encoder_decoder()) {
     print_line(fmt::format("decoder   {} layers, sequence {}", c.decoder_num_layers,
                            c.decoder_seq_length));
   }

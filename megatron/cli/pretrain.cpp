@@ -146,11 +146,8 @@ bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
   const ParsedFlags parsed = own.parse(own.take_own(rest));
   args = parsed_flags(rest, model, problems);
   if (args.wants_help) {
-    print_line(fmt::format("usage: {}\n{}\nAll flags of `megatron pretrain-{} --help`, too.", usage,
-                           own.help(),
-                           model == ModelKind::kBert ? "bert"
-                           : model == ModelKind::kT5 ? "t5"
-                                                     : "gpt"));
+    print_line(fmt::format("usage: {}\n{}\nAll flags of `megatron {} --help`, too.", usage,
+                           own.help(), family_of(model).training_command));
     return false;
   }
   problems.insert(problems.end(), parsed.problems.begin(), parsed.problems.end());
@@ -170,7 +167,7 @@ Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
   print_batches(args.training);
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(args, source, world);
   args.settings = arg_map(args);
-  if (args.transformer.kind == ModelKind::kGpt && source.exists()) {
+  if (args.transformer.is_decoder_only() && source.exists()) {
     keep_special_ids(args.settings, source.args(), tokenizer->special_id(SpecialToken::kEod));
   }
   print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));

@@ -34,7 +34,7 @@ int run(const Command& command, Words words, const comm::Group& world) {
 // Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(Words words) {
   std::vector<std::string> problems;
-  return cli::timeout_of(parsed_flags(words, ModelKind::kGpt, problems));
+  return cli::timeout_of(parsed_flags(words, problems));
 }
 
 int run_as_rank(const Command& command, Words words, const comm::LaunchEnvironment& place) {

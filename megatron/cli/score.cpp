@@ -18,8 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kScoreModels[] = {ModelKind::kGpt, ModelKind::kBert, ModelKind::kT5};
-
 struct ScoreFlags {
   ModelFlags model;
   std::string input = "-";
@@ -131,10 +129,10 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   const CommonCommand command = {.usage = "megatron score --load DIR [--input FILE] [flags]"};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel loaded = load_model(flags.model, world, kScoreModels);
-  if (loaded.kind == ModelKind::kBert) {
+  const LoadedModel loaded = load_model(flags.model, world, any_kind);
+  if (is_encoder_only(loaded.kind)) {
     score_with_bert(flags.input, loaded, world);
-  } else if (loaded.kind == ModelKind::kT5) {
+  } else if (is_encoder_decoder(loaded.kind)) {
     score_with_t5(flags.input, loaded, world);
   } else {
     score_with_gpt(flags, loaded, world);

@@ -26,8 +26,6 @@
 namespace megatron::cli {
 namespace {
 
-constexpr ModelKind kServedModels[] = {ModelKind::kGpt, ModelKind::kT5};
-
 struct ServeFlags {
   ModelFlags model;
   serve::ServerOptions server;
@@ -193,7 +191,7 @@ struct FrontEnd {
                .pads_beams = flags.pads_beams,
                .seed = static_cast<uint64_t>(flags.seed),
                .end_tokens = loaded.end_tokens,
-               .decoder_start = loaded.kind == ModelKind::kT5
+               .decoder_start = is_encoder_decoder(loaded.kind)
                                     ? std::optional(loaded.required_decoder_start())
                                     : std::nullopt},
         server(served, flags.server) {}
@@ -238,7 +236,7 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   }
 
   const ExitSignals signals;  // on every rank: rank 0 tells the others when to end
-  const LoadedModel loaded = load_model(flags.model, world, kServedModels);
+  const LoadedModel loaded = load_model(flags.model, world, has_decoder);
   serve::Service service(loaded.inference(), world, flags.service);
   const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
   std::optional<StopOnSignal> watch;

@@ -13,7 +13,7 @@ namespace {
 struct Workload {
   const char* name;
   const char* flags;
-  ModelKind kind = ModelKind::kGpt;
+  ModelKind kind = {};
 };
 // Shapes of GPT-2 and GPT-3 with GPT-2's vocabulary, and of Llama 3, BERT and T5 with their own.
 // --vocab-size is without the end of document, which the null tokenizer adds.

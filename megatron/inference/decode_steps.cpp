@@ -225,7 +225,7 @@ void DecodeSteps::compute(Kind& kind) {
       model_,
       {.tokens = RowIds(kind.ids, Tensor()), .position_ids = RowIds(kind.positions, Tensor())},
       &cached);
-  draw(gathered_last_axis(model_.logits(hidden).data(), ranks()));
+  draw(gathered_last_axis(model_.chunk->logits(hidden).data(), ranks()));
   share_drawn(rows);
 }
 

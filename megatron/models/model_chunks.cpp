@@ -28,16 +28,11 @@ std::unique_ptr<const Model> make_model_chunk(const TransformerConfig& config,
                                               const ModelChunk& chunk,
                                               const ParallelContext& parallel, Stream stream,
                                               const BertHeads& heads) {
-  switch (config.kind) {
-    case ModelKind::kGpt:
-      return std::make_unique<const GptModel>(config, chunk, parallel.tensor, stream,
-                                              parallel.context);
-    case ModelKind::kBert:
-      return std::make_unique<const BertModel>(config, chunk, parallel.tensor, stream, heads);
-    case ModelKind::kT5:
-      throw Unsupported("the chunks of a T5 are no ModelChunks");
+  if (config.is_encoder_decoder()) throw Unsupported("the chunks of a T5 are no ModelChunks");
+  if (config.has_encoder()) {
+    return std::make_unique<const BertModel>(config, chunk, parallel.tensor, stream, heads);
   }
-  throw InternalError("make_model_chunk: unknown kind of model");
+  return std::make_unique<const GptModel>(config, chunk, parallel.tensor, stream, parallel.context);
 }
 
 std::vector<std::string> layout_problems(const TransformerConfig& config,

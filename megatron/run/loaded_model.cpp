@@ -168,7 +168,7 @@ std::optional<int32_t> first_special(const Tokenizer* tokenizer,
 // on the tokenizer's texts has it (models/t5/t5_task.h); the published T5s begin with padding.
 // `settings` are those of the source.
 void set_ends(LoadedModel& model, const ArgMap& settings) {
-  const bool is_t5 = model.kind == ModelKind::kT5;
+  const bool is_t5 = is_encoder_decoder(model.kind);
   for (const int64_t id : end_tokens_of(settings)) {
     const bool can_come = id >= 0 && id < model.vocab_size;
     if (can_come) model.end_tokens.push_back(static_cast<int32_t>(id));
@@ -196,10 +196,12 @@ void use_neighbors_of(const ModelChoice& choice, RetroConfig& retro) {
   retro.attention_gate = *choice.retro_attention_gate;
 }
 
-void expect_usable(const CheckpointSource& source, std::span<const ModelKind> usable) {
-  if (std::ranges::find(usable, source.kind()) != usable.end()) return;
+void expect_usable(const CheckpointSource& source, TakesKind takes) {
+  if (takes(source.kind())) return;
   std::vector<std::string_view> names;
-  for (const ModelKind kind : usable) names.push_back(name_of(kind));
+  for (const ModelFamily& family : kModelFamilies) {
+    if (takes(family.kind)) names.push_back(family.name);
+  }
   throw ConfigError(fmt::format("--load {}: is a {}, and this command takes a {}",
                                 source.directory().string(), name_of(source.kind()),
                                 fmt::join(names, " or a ")));
@@ -207,8 +209,7 @@ void expect_usable(const CheckpointSource& source, std::span<const ModelKind> us
 
 }  // namespace
 
-LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
-                       std::span<const ModelKind> usable) {
+LoadedModel load_model(const ModelChoice& choice, const comm::Group& world, TakesKind takes) {
   if (choice.load.empty()) {
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
@@ -218,7 +219,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   ArgMap fallback;
   if (choice.num_attention_heads > 0) fallback["num_attention_heads"] = choice.num_attention_heads;
   const CheckpointContents& contents = source.contents(fallback);
-  collectively([&] { expect_usable(source, usable); });
+  collectively([&] { expect_usable(source, takes); });
 
   LoadedModel result;
   result.kind = source.kind();

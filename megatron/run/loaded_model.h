@@ -42,7 +42,7 @@ struct ModelChoice {
 // A model that is ready to use, or this rank's part of it.
 struct LoadedModel {
   std::unique_ptr<OwnedStream> stream;
-  ModelKind kind = ModelKind::kGpt;
+  ModelKind kind = {};
   std::unique_ptr<const Model> model;
   ParallelContext parallel;
   KvCacheType kv_cache = KvCacheType::kModel;
@@ -68,13 +68,15 @@ struct LoadedModel {
   BertInference bert_inference() const;
 };
 
-inline constexpr ModelKind kGptAlone[] = {ModelKind::kGpt};
+// The kinds of models that a command takes.
+using TakesKind = bool (*)(ModelKind);
+constexpr bool any_kind(ModelKind) { return true; }
 
 // Loads the weights of a checkpoint (its architecture and tokenizer are those of the run that saved
 // it) or of a Hugging Face directory (tokenizer: its vocab.json and merges.txt). A tokenizer of the
 // choice comes before both. Every rank of `world` calls it and loads its part, whatever layout
-// saved the checkpoint. Throws ConfigError for a model of another kind than the usable ones.
+// saved the checkpoint. Throws ConfigError for a model of a kind that the command does not take.
 LoadedModel load_model(const ModelChoice& choice, const comm::Group& world = {},
-                       std::span<const ModelKind> usable = kGptAlone);
+                       TakesKind takes = is_decoder_only);
 
 }  // namespace megatron

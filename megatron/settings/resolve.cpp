@@ -96,8 +96,7 @@ class Resolver {
   void script_defaults() {
     std::string& type = args_.tokenizer.tokenizer_type;
     if (!type.empty()) return;
-    type =
-        args_.transformer.kind == ModelKind::kGpt ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
+    type = family_of(args_.transformer.kind).tokenizer_type;
   }
 
   void ranks(int64_t world_size) {
@@ -170,7 +169,7 @@ class Resolver {
                                                      : Activation::kGeluErf;
     append(problems_, megatron::problems(args_.activation));
     if (!c.add_bias_linear) args_.activation.bias_gelu_fusion = false;
-    if (args_.transformer.kind != ModelKind::kT5) return;
+    if (!args_.transformer.is_encoder_decoder()) return;
     if (c.decoder_num_layers == 0) {
       c.decoder_num_layers = c.num_layers != 0 ? c.num_layers : c.encoder_num_layers;
     }
@@ -247,7 +246,7 @@ class Resolver {
   void curriculum() {
     const TrainingConfig& training = args_.training;
     if (!training.curriculum.is_on()) return;
-    require(args_.transformer.kind == ModelKind::kGpt,
+    require(args_.transformer.is_decoder_only(),
             "curriculum_learning is for GPT only; remove it from the DeepSpeed configuration");
     require(training.rampup_batch_size.empty(),
             "curriculum_learning and --rampup-batch-size exclude each other; keep one");
@@ -271,7 +270,7 @@ class Resolver {
   void prefixes() {
     const DataConfig& data = args_.data;
     if (!data.prefix_lm) return;
-    require(args_.transformer.kind == ModelKind::kGpt, "--prefix-lm is for GPT only; remove it");
+    require(args_.transformer.is_decoder_only(), "--prefix-lm is for GPT only; remove it");
     require(args_.parallel.context_parallel_size <= 1,
             "--prefix-lm and --context-parallel-size above 1 exclude each other; keep one");
     require(!args_.training.curriculum.is_on(),
@@ -290,7 +289,7 @@ class Resolver {
                          parallel.decoder_last_pipeline_num_layers == 0 &&
                          !parallel.account_for_embedding_in_pipeline_split &&
                          !parallel.account_for_loss_in_pipeline_split;
-    if (args_.transformer.kind == ModelKind::kT5) return;
+    if (args_.transformer.is_encoder_decoder()) return;
     if (!is_even) return append(problems_, pipeline_problems(parallel, layers));
     if (layers % stages != 0) {
       problems_.push_back(
@@ -336,7 +335,7 @@ class Resolver {
   void save_format() {
     SaveFormat& format = args_.checkpoint.save_format;
     const TransformerConfig& c = args_.transformer;
-    const bool is_gpt = c.kind == ModelKind::kGpt && !c.retro.add_retriever;
+    const bool is_gpt = c.is_decoder_only() && !c.retro.add_retriever;
     const bool is_adam = args_.optimizer.optimizer == OptimizerKind::kAdam;
     const bool can_hold = is_gpt && (is_adam || args_.checkpoint.no_save_optim);
     if (args_.legacy.ckpt_format == CkptFormat::kTorchDist) {
@@ -363,9 +362,9 @@ class Resolver {
     require(c.lora_rank == 0 || args_.checkpoint.save_format == SaveFormat::kNative,
             "--lora-rank needs --save-format native: other systems have no place for adapters; "
             "convert the checkpoint afterwards");
-    require(c.kind == ModelKind::kT5 || c.softmax_scale == 0,
+    require(c.is_encoder_decoder() || c.softmax_scale == 0,
             "--softmax-scale is for T5 only; remove it");
-    require(c.kind != ModelKind::kBert || !c.untie_embeddings_and_output_weights,
+    require(c.has_decoder() || !c.untie_embeddings_and_output_weights,
             "--untie-embeddings-and-output-weights is not for BERT; remove it");
     const int64_t tp = args_.parallel.tensor_model_parallel_size;
     if (args_.parallel.sequence_parallel && tp > 0) {
@@ -508,7 +507,7 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
                                 args.tokenizer.tokenizer_type, fmt::join(types, ", ")));
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative &&
-                args.transformer.kind != ModelKind::kT5,
+                !args.transformer.is_encoder_decoder(),
             fmt::format("--position-embedding-type relative: a relative position bias for {}",
                         name_of(args.transformer.kind)));
   return found;

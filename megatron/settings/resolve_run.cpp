@@ -10,8 +10,7 @@ ActivationFlags activation_flags(const TransformerConfig& config) {
   switch (config.activation) {
     case Activation::kGeluTanh:
       // --openai-gelu is for the LM head of a BERT too, the fused GELU for the layers alone.
-      flags.openai_gelu =
-          config.kind != ModelKind::kBert || config.head_activation == Activation::kGeluTanh;
+      flags.openai_gelu = config.has_decoder() || config.head_activation == Activation::kGeluTanh;
       break;
     case Activation::kGeluErf:
       flags.bias_gelu_fusion = false;

@@ -54,6 +54,12 @@ TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
                           std::vector<std::string>& problems);
 TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems);
 
+// The same for the settings of a launch, which no model changes.
+inline TrainingArgs parsed_flags(std::span<const std::string> argv,
+                                 std::vector<std::string>& problems) {
+  return parsed_flags(argv, ModelKind(), problems);
+}
+
 // Completes the config of a program without a command line: fills all defaults and `settings`. A
 // field counts as given if it differs from its default. Throws ConfigError with all problems.
 RunConfig resolved(const RunConfig& config, int64_t world_size = 1);

@@ -15,7 +15,7 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size) {
 }
 
 double causal_flops(const TransformerConfig& config, int64_t batch_size) {
-  if (config.kind == ModelKind::kT5) return encoder_decoder_flops(config, batch_size);
+  if (config.is_encoder_decoder()) return encoder_decoder_flops(config, batch_size);
   const auto h = static_cast<double>(config.hidden_size);
   const auto s = static_cast<double>(config.seq_length);
   const auto f = static_cast<double>(config.ffn_hidden_size);
@@ -25,7 +25,7 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
   const double mlp_matrices = is_gated(config.activation) ? 3.0 : 2.0;
   const double tokens = static_cast<double>(batch_size) * s;
-  const bool is_bert = config.kind == ModelKind::kBert;
+  const bool is_bert = config.is_encoder_only();
   const double head = h * v + (is_bert ? h * h : 0.0);
   const double matrices = layers * (h * f * mlp_matrices + h * (q + 2.0 * k) + q * h) + head;
   const double scores = tokens * s * layers * q * (is_bert ? 2.0 : 1.0);

@@ -260,7 +260,7 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
                              : token_on_gpu(config, parallel, gpu, has_documents);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
                         static_cast<double>(parallel.context_parallel_size);
-  if (config.kind == ModelKind::kT5) {
+  if (config.is_encoder_decoder()) {
     TransformerConfig encoder = config;
     encoder.decoder_num_layers = 0;
     const double factor = encoder_decoder_flops(config, 1) / encoder_decoder_flops(encoder, 1);

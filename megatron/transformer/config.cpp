@@ -29,18 +29,6 @@ bool is_probability(double value) { return value >= 0.0 && value < 1.0; }
 
 }  // namespace
 
-std::string_view name_of(ModelKind kind) {
-  switch (kind) {
-    case ModelKind::kGpt:
-      return "GPT";
-    case ModelKind::kBert:
-      return "BERT";
-    case ModelKind::kT5:
-      return "T5";
-  }
-  throw InternalError("name_of: unknown kind of model");
-}
-
 std::string_view name_of(Activation activation) {
   switch (activation) {
     case Activation::kGeluTanh:
@@ -183,7 +171,7 @@ void check_adapter_dropout(const TransformerConfig& c, int64_t tp, ProblemList& 
 void check_adapters(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   list.require(c.lora_rank >= 0, fmt::format("--lora-rank {} must be at least 0", c.lora_rank));
   if (c.lora_rank <= 0) return;
-  list.require(c.kind == ModelKind::kGpt,
+  list.require(c.is_decoder_only(),
                fmt::format("--lora-rank {} is for a GPT, and this is a {}; remove it", c.lora_rank,
                            name_of(c.kind)));
   list.require(c.lora_alpha > 0,

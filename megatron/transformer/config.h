@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "megatron/transformer/layer_config.h"
+#include "megatron/transformer/model_kind.h"
 #include "megatron/transformer/retro_config.h"
 
 namespace megatron {
-
-// A decoder that continues texts, an encoder that fills gaps in them, or an encoder and a decoder.
-enum class ModelKind { kGpt, kBert, kT5 };
-// "GPT", "BERT", "T5"
-std::string_view name_of(ModelKind kind);
 
 // "gelu_tanh", "swiglu", ...
 std::string_view name_of(Activation activation);

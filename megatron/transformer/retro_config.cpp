@@ -32,7 +32,7 @@ std::vector<std::string> retro_problems(const TransformerConfig& c) {
   const auto require = [&](bool holds, std::string problem) {
     if (!holds) found.push_back(std::move(problem));
   };
-  require(c.kind == ModelKind::kGpt,
+  require(c.is_decoder_only(),
           fmt::format("--retro-add-retriever is for a GPT, and this is a {}; remove it",
                       name_of(c.kind)));
   require(!retro.layer_numbers.empty(),

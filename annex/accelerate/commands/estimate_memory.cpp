@@ -33,7 +33,7 @@ constexpr int64_t kLongestDefault = 1024;  // tokens of a sample if nothing says
 struct EstimateFlags {
   std::vector<std::string> dtypes = {"float32", "float16", "int8", "int4"};
   int64_t data_parallel_size = 1;
-  ModelKind kind = ModelKind::kGpt;
+  ModelKind kind = {};
   ArgMap unused;
 };
 
@@ -43,9 +43,7 @@ FlagTable flags_of(EstimateFlags& estimate) {
   flags.add("--dtypes", estimate.dtypes, "Types of the weights: float32, float16, int8, int4.");
   flags.add("--data-parallel-size", estimate.data_parallel_size,
             "Replicas of the model, which ZeRO divides it over.");
-  flags.add_choice("--model-type", estimate.kind,
-                   {{"GPT", ModelKind::kGpt}, {"BERT", ModelKind::kBert}, {"T5", ModelKind::kT5}},
-                   "The kind of a model that flags describe.");
+  add_model_type(flags, estimate.kind, "The kind of a model that flags describe.");
   flags.add_entry("--library_name", FlagType::kText, estimate.unused, {},
                   "Accepted: models are always those of transformers.");
   flags.add_entry("--trust_remote_code", FlagType::kSwitch, estimate.unused, false,
@@ -57,7 +55,7 @@ FlagTable flags_of(EstimateFlags& estimate) {
 struct Model {
   std::string name = "the model of the flags";
   std::vector<std::string> words;  // flags of its training
-  ModelKind kind = ModelKind::kGpt;
+  ModelKind kind = {};
   ArgMap settings;         // of a config.json or a checkpoint; empty: the flags say all
   int64_t vocab_size = 0;  // theirs
   std::optional<frontends::ModelSize> size;  // as Accelerate counts, where that is known
@@ -129,7 +127,7 @@ void fill(const Model& model, TrainingArgs& args) {
       settings.set("seq_length", most > 0 ? std::min(most, kLongestDefault) : kLongestDefault,
                    model.name);
     }
-    if (model.kind == ModelKind::kT5 && !args.given.contains("decoder_seq_length")) {
+    if (is_encoder_decoder(model.kind) && !args.given.contains("decoder_seq_length")) {
       settings.set("decoder_seq_length", c.seq_length, model.name);
     }
     args.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = model.vocab_size - 1};

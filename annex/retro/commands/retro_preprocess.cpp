@@ -192,7 +192,6 @@ class LazyEmbedder {
       embedder_ = retro::make_hashed_embedder(config.retro_index_nfeats);
       return;
     }
-    constexpr ModelKind kUsable[] = {ModelKind::kBert};
     const TrainingArgs& args = settings_.training;
     model_ = load_model({.load = args.checkpoint.load,
                          .ckpt_step = args.checkpoint.ckpt_step,
@@ -201,7 +200,7 @@ class LazyEmbedder {
                          .num_threads = args.training.num_threads,
                          .device = args.training.device,
                          .has_replicas = true},
-                        world_, kUsable);
+                        world_, is_encoder_only);
     collectively([&] {
       embedder_ = retro::make_bert_embedder(model_.bert_inference(), bert_,
                                             {.batch_size = config.retro_bert_batch_size,

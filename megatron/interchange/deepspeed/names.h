@@ -41,7 +41,7 @@ class DeepSpeedNames {
   std::optional<std::string> ours(std::string_view parameter, const std::string& file) const;
 
  private:
-  ModelKind kind_ = ModelKind::kGpt;
+  ModelKind kind_ = {};
   int last_layer_ = 0;
 };
 

@@ -28,23 +28,35 @@ constexpr int64_t kRopeOriginalLength = 8192;
 
 struct FamilyName {
   HfFamily family;
-  ModelKind kind;
   const char* model_type;
   const char* architecture;
   const char* tokenizer_type;
 };
 constexpr FamilyName kFamilies[] = {
-    {HfFamily::kGpt2, ModelKind::kGpt, "gpt2", "GPT2LMHeadModel", "GPT2BPETokenizer"},
-    {HfFamily::kLlama, ModelKind::kGpt, "llama", "LlamaForCausalLM", "HuggingFaceTokenizer"},
-    {HfFamily::kMistral, ModelKind::kGpt, "mistral", "MistralForCausalLM", "HuggingFaceTokenizer"},
-    {HfFamily::kGptNeox, ModelKind::kGpt, "gpt_neox", "GPTNeoXForCausalLM", "HuggingFaceTokenizer"},
-    {HfFamily::kBloom, ModelKind::kGpt, "bloom", "BloomForCausalLM", "HuggingFaceTokenizer"},
-    {HfFamily::kMegatronBert, ModelKind::kBert, "megatron-bert", "MegatronBertForPreTraining",
+    {HfFamily::kGpt2, "gpt2", "GPT2LMHeadModel", "GPT2BPETokenizer"},
+    {HfFamily::kLlama, "llama", "LlamaForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kMistral, "mistral", "MistralForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kGptNeox, "gpt_neox", "GPTNeoXForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kBloom, "bloom", "BloomForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kMegatronBert, "megatron-bert", "MegatronBertForPreTraining",
      "BertWordPieceLowerCase"},
-    {HfFamily::kBert, ModelKind::kBert, "bert", "BertForPreTraining", "BertWordPieceLowerCase"},
-    {HfFamily::kT5, ModelKind::kT5, "t5", "T5ForConditionalGeneration", "HuggingFaceTokenizer"},
-    {HfFamily::kMt5, ModelKind::kT5, "mt5", "MT5ForConditionalGeneration", "HuggingFaceTokenizer"},
+    {HfFamily::kBert, "bert", "BertForPreTraining", "BertWordPieceLowerCase"},
+    {HfFamily::kT5, "t5", "T5ForConditionalGeneration", "HuggingFaceTokenizer"},
+    {HfFamily::kMt5, "mt5", "MT5ForConditionalGeneration", "HuggingFaceTokenizer"},
 };
+
+ModelKind kind_of(HfFamily family) {
+  switch (family) {
+    case HfFamily::kMegatronBert:
+    case HfFamily::kBert:
+      return ModelKind::kBert;
+    case HfFamily::kT5:
+    case HfFamily::kMt5:
+      return ModelKind::kT5;
+    default:
+      return ModelKind::kGpt;
+  }
+}
 
 const FamilyName& row_of(HfFamily family) {
   for (const FamilyName& row : kFamilies) {
@@ -240,10 +252,10 @@ void read_bloom(const HfFields& fields, TransformerConfig& config) {
 
 // What a family has; everything else about a model is a field of its config.json.
 std::vector<std::string> differences(const TransformerConfig& c, HfFamily family) {
-  if (row_of(family).kind == ModelKind::kBert) {
+  if (is_encoder_only(kind_of(family))) {
     return hf_bert_differences(c, family == HfFamily::kBert);
   }
-  if (row_of(family).kind == ModelKind::kT5) return hf_t5_differences(c);
+  if (is_encoder_decoder(kind_of(family))) return hf_t5_differences(c);
   const bool is_llama = family == HfFamily::kLlama || family == HfFamily::kMistral;
   const auto position = family == HfFamily::kGpt2    ? PositionEmbedding::kLearnedAbsolute
                         : family == HfFamily::kBloom ? PositionEmbedding::kAlibi
@@ -421,7 +433,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
                     file.string()));
   }
   TransformerConfig& config = model.transformer;
-  config.kind = row_of(model.family).kind;
+  config.kind = kind_of(model.family);
   switch (model.family) {
     case HfFamily::kGpt2:
       read_gpt2(fields, config);
@@ -445,13 +457,13 @@ HfModel read_hf_config(const std::filesystem::path& path) {
       read_hf_t5(fields, config);
       break;
   }
-  if (config.kind == ModelKind::kBert) model.class_names = hf_class_names(fields);
+  if (config.is_encoder_only()) model.class_names = hf_class_names(fields);
   if (!model.class_names.empty()) model.problem_type = fields.text("problem_type", "");
   model.vocab_size = fields.size("vocab_size");
   model.bos_token_id = fields.token("bos_token_id");
   model.eos_token_ids = end_tokens(fields, file);
   model.pad_token_id = fields.token("pad_token_id");
-  if (config.kind == ModelKind::kT5) {
+  if (config.is_encoder_decoder()) {
     model.decoder_start_token_id = fields.token("decoder_start_token_id");
   }
   config.padded_vocab_size = model.vocab_size;
@@ -488,7 +500,7 @@ std::string hf_config_text(const HfModel& model) {
   fields["bos_token_id"] = token(model.bos_token_id);
   fields["eos_token_id"] = ends.size() > 1 ? json(ends) : ends.empty() ? json() : json(ends[0]);
   fields["pad_token_id"] = token(model.pad_token_id);
-  if (config.kind == ModelKind::kT5) {
+  if (config.is_encoder_decoder()) {
     constexpr int64_t kPublished = 0;
     fields["decoder_start_token_id"] =
         model.decoder_start_token_id.value_or(model.pad_token_id.value_or(kPublished));
@@ -504,7 +516,7 @@ HfFamily hf_family_of(const TransformerConfig& config) {
   for (const HfFamily family :
        {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox, HfFamily::kBloom,
         HfFamily::kMegatronBert, HfFamily::kBert, HfFamily::kT5}) {
-    if (row_of(family).kind != config.kind) continue;
+    if (kind_of(family) != config.kind) continue;
     const std::vector<std::string> found = differences(config, family);
     if (found.empty()) return family;
     reasons += fmt::format("\n  {} differs in {}", name_of(family), fmt::join(found, ", "));

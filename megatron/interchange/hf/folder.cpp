@@ -85,9 +85,8 @@ void set_special_tokens(HfModel& model, const fs::path& directory, const ArgMap&
   model.eos_token_ids = end_tokens_of(args);
   model.pad_token_id = integer_in(args, "pad_token_id");
   model.decoder_start_token_id = integer_in(args, "decoder_start_token_id");
-  const bool is_gpt = model.transformer.kind == ModelKind::kGpt;
-  const bool continues_texts = is_gpt || model.transformer.kind == ModelKind::kT5;
-  if (!continues_texts || !model.eos_token_ids.empty()) return;
+  const bool is_gpt = model.transformer.is_decoder_only();
+  if (!model.transformer.has_decoder() || !model.eos_token_ids.empty()) return;
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_in(directory);
   const auto id_of = [&](SpecialToken token) -> std::optional<int64_t> {
     return tokenizer != nullptr ? tokenizer->special_id(token) : std::nullopt;
@@ -120,7 +119,7 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   model.transformer.padded_vocab_size = words.shape[0];
   model.transformer.params_dtype = words.dtype;
   model.family = hf_family_of(model.transformer);
-  if (config.kind == ModelKind::kBert && config.tokentypes() == 0) {
+  if (config.is_encoder_only() && config.tokentypes() == 0) {
     model.transformer.num_tokentypes = kHfTokenTypes;
   }
   model.vocab_size = options.vocab_size > 0 ? options.vocab_size : words.shape[0];

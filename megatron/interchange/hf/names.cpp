@@ -169,7 +169,7 @@ LayoutSizes sizes_of(const HfModel& model) {
 NameTable hf_names(HfFamily family, const TransformerConfig& config) {
   NameTable table = table_of(family, config);
   // A tied output layer may be in the file a second time.
-  if (config.kind == ModelKind::kGpt && !config.untie_embeddings_and_output_weights) {
+  if (config.is_decoder_only() && !config.untie_embeddings_and_output_weights) {
     table.ignored.push_back(table.rules.back().theirs[0]);
   }
   return table;

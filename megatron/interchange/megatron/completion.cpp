@@ -22,11 +22,11 @@ void add_tensor_sizes(ModelKind kind, CheckpointContents& contents) {
   add("hidden_size", kWords, 1);
   add("max_position_embeddings", "embedding.position_embeddings.weight", 0);
   add("seq_length", "embedding.position_embeddings.weight", 0);
-  const bool is_gpt = kind == ModelKind::kGpt;
+  const bool is_gpt = is_decoder_only(kind);
   add("ffn_hidden_size",
       is_gpt ? "decoder.layers.0.mlp.linear_fc1.weight" : "encoder.layers.0.mlp.linear_fc1.weight",
       0, is_gated(contents.args) ? 2 : 1);
-  if (kind == ModelKind::kBert) {
+  if (is_encoder_only(kind)) {
     contents.args["bert_binary_head"] = weights.contains("binary_head.weight");
   }
   ArgValue& layers = contents.args["num_layers"];

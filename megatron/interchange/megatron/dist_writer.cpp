@@ -39,7 +39,7 @@ struct MergedName {
 MergedName merged_name(const std::string& ours) {
   MergedName merged;
   const std::string pattern = without_layer(ours, merged.layer);
-  merged.name = megatron_name(ModelKind::kGpt, MegatronNaming::kCoreFused, pattern);
+  merged.name = megatron_name(kind_with(false, true), MegatronNaming::kCoreFused, pattern);
   constexpr std::string_view kLayer = "{i}.";
   const size_t at = merged.name.find(kLayer);
   if (at != std::string::npos) merged.name.erase(at, kLayer.size());

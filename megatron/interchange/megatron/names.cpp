@@ -76,7 +76,7 @@ constexpr std::string_view kDecoder = "decoder";
 
 // The older models call the one stack of a GPT its encoder.
 std::string_view legacy_stack(ModelKind kind, std::string_view ours) {
-  return kind == ModelKind::kGpt ? kEncoder : ours;
+  return is_decoder_only(kind) ? kEncoder : ours;
 }
 
 // What follows the name of the stack.
@@ -100,8 +100,8 @@ std::string modernized(std::string_view path) {
 
 // What kind of layer a stack has; `attends` to neighbours: a Retro's.
 LayerKind layer_kind(ModelKind kind, std::string_view stack, bool attends) {
-  if (kind == ModelKind::kT5 && stack == kDecoder) return LayerKind::kCross;
-  return kind == ModelKind::kGpt && attends ? LayerKind::kRetro : LayerKind::kPlain;
+  if (is_encoder_decoder(kind) && stack == kDecoder) return LayerKind::kCross;
+  return is_decoder_only(kind) && attends ? LayerKind::kRetro : LayerKind::kPlain;
 }
 
 const FinalRow* final_row(std::string_view rest) {
@@ -187,7 +187,7 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
   const std::string_view stack = stack_of(inner);
   if (!stack.empty()) {
     // A GPT has one stack, whatever it is called.
-    const std::string_view ours = kind == ModelKind::kGpt ? kDecoder : stack;
+    const std::string_view ours = is_decoder_only(kind) ? kDecoder : stack;
     if (stack != (is_legacy ? legacy_stack(kind, ours) : ours)) return std::nullopt;
     const std::string rest =
         ours_within_stack(layer_kind(kind, ours, attends), within_stack(inner, stack), is_legacy);
@@ -221,13 +221,13 @@ ModelKind kind_of_paths(const std::vector<std::string>& paths) {
     return std::ranges::any_of(
         paths, [&](const std::string& path) { return path.find(part) != std::string::npos; });
   };
-  if (has("retriever.") || has("cross_attention.attn.")) return ModelKind::kGpt;  // a Retro
-  if (has("inter_attention.") || has("cross_attention.")) return ModelKind::kT5;
+  const bool is_retro = has("retriever.") || has("cross_attention.attn.");
+  if (is_retro) return kind_with(false, true);
+  if (has("inter_attention.") || has("cross_attention.")) return kind_with(true, true);
   const bool is_encoder = std::ranges::any_of(
       paths, [](const std::string& path) { return path.starts_with("encoder.layers."); });
-  return is_encoder || has("lm_head.dense.") || has("binary_head.") || has("pooler.")
-             ? ModelKind::kBert
-             : ModelKind::kGpt;
+  const bool is_bert = is_encoder || has("lm_head.dense.") || has("binary_head.") || has("pooler.");
+  return kind_with(is_bert, !is_bert);
 }
 
 std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours,

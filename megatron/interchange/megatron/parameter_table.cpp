@@ -49,17 +49,17 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   config.num_attention_heads = 1;
   config.seq_length = config.max_position_embeddings = 1;
   config.qk_layernorm = true;
-  config.embed_layernorm = kind == ModelKind::kGpt;
-  config.untie_embeddings_and_output_weights = kind == ModelKind::kGpt;
+  config.embed_layernorm = is_decoder_only(kind);
+  config.untie_embeddings_and_output_weights = is_decoder_only(kind);
   if (is_gated) config.activation = Activation::kSwiglu;
   config = resolved(config);
   config.padded_vocab_size = 1;
   std::vector<ParameterSpec> specs = model_specs(config);
-  if (kind == ModelKind::kGpt) {  // a Retro has more
+  if (is_decoder_only(kind)) {  // a Retro has more
     config.retro = {.add_retriever = true, .layer_numbers = {1}, .encoder_layers = kEncoderLayers};
     for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
   }
-  if (kind == ModelKind::kT5) {  // a tied model has a bias, another a matrix
+  if (is_encoder_decoder(kind)) {  // a tied model has a bias, another a matrix
     config.untie_embeddings_and_output_weights = true;
     for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
   }

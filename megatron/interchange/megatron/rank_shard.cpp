@@ -22,7 +22,7 @@ RankShard::RankShard(const CheckpointContents& contents, const MegatronLayout& l
       stages_(contents, layout) {
   std::vector<std::string> names;
   for (const auto& entry : weights_) names.push_back(entry.first);
-  if (kind_ == ModelKind::kGpt) attending_layers_ = layers_that_attend(names);
+  if (is_decoder_only(kind_)) attending_layers_ = layers_that_attend(names);
   weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWordEmbeddings).dtype);
   for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
     chunks_.push_back(chunk_of(chunk));

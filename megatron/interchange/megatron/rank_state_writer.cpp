@@ -25,7 +25,7 @@ void write_args(RankFile& file, const RankShard& shard) {
   const int64_t chunks = layout.virtual_pipeline_model_parallel_size;
   const int64_t stages = layout.pipeline_model_parallel_size;
   args["num_layers"] = args["encoder_num_layers"] = layers;
-  if (shard.kind() == ModelKind::kT5) {
+  if (is_encoder_decoder(shard.kind())) {
     args["num_layers"] = args["encoder_num_layers"] = layers_in(contents, "encoder");
     args["decoder_num_layers"] = layers_in(contents, "decoder");
     args["pipeline_model_parallel_split_rank"] =

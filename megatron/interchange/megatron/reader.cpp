@@ -207,7 +207,7 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
   std::vector<std::string> paths;
   for (const auto& [path, value] : flattened(model)) paths.push_back(path);
   const std::set<int64_t> attending =
-      kind_ == ModelKind::kGpt ? layers_that_attend(paths) : std::set<int64_t>();
+      is_decoder_only(kind_) ? layers_that_attend(paths) : std::set<int64_t>();
   for (const auto& [path, value] : flattened(model)) {
     const PyTensor* tensor = value.tensor();
     // States of Transformer Engine and None in its place.
@@ -245,7 +245,7 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
 
 std::vector<ShardPart> MegatronReader::parts_of(const RankParameter& parameter, const Shape& whole,
                                                 int64_t rank) const {
-  if (version_ < 2 && kind_ == ModelKind::kT5) {
+  if (version_ < 2 && is_encoder_decoder(kind_)) {
     throw Unsupported(
         fmt::format("{}: is a T5 of checkpoint_version {}; those from 2 on can be read",
                     directory_.string(), version_));
@@ -319,7 +319,7 @@ MegatronCheckpoint::MegatronCheckpoint(fs::path directory, Parts parts)
   const PyValue* args = root.find("args");
   if (args == nullptr) return;
   args_ = megatron_args(*args);
-  if (kind_ == ModelKind::kGpt && dist_ == nullptr) {
+  if (is_decoder_only(kind_) && dist_ == nullptr) {
     add_retro_settings(paths_in(ranks_.front()), args_);
   }
   const auto vocabulary = value_or<int64_t>(args_, "orig_vocab_size", 0);

@@ -71,7 +71,7 @@ std::vector<std::string> stage_problems(const CheckpointContents& contents,
   std::vector<std::string> found;
   const int64_t stages =
       layout.pipeline_model_parallel_size * layout.virtual_pipeline_model_parallel_size;
-  if (kind_of(contents) == ModelKind::kT5) {
+  if (is_encoder_decoder(kind_of(contents))) {
     add_t5_problems(contents, layout, found);
   } else if (const int64_t layers = layers_in(contents); layers % stages != 0) {
     found.push_back(
@@ -89,7 +89,7 @@ MegatronStages::MegatronStages(const CheckpointContents& contents, const Megatro
       chunks_(layout.virtual_pipeline_model_parallel_size),
       encoder_layers_(layers_in(contents, kEncoderPart)),
       decoder_layers_(layers_in(contents, kDecoderPart)) {
-  if (kind_of(contents) == ModelKind::kT5 && ranks_ > 1) {
+  if (is_encoder_decoder(kind_of(contents)) && ranks_ > 1) {
     split_rank_ = encoder_ranks(encoder_layers_, decoder_layers_, ranks_).value();
   }
 }

@@ -102,7 +102,7 @@ class RankWriter {
     write_flat(chunk, inside);
     if (group == "encoder" || group == "decoder") {
       write_extra_states(chunk, "layers.{i}.", inside,
-                         kind_ == ModelKind::kT5 && group == "decoder");
+                         is_encoder_decoder(kind_) && group == "decoder");
     }
     if (group == "output_layer") key("_extra_state"), pickle_.none();
     pickle_.end_ordered_dict();
@@ -134,14 +134,13 @@ class RankWriter {
   void write_core(const Chunk& chunk, bool is_last) {
     pickle_.begin_ordered_dict();
     write_flat(chunk, "");
-    if (kind_ != ModelKind::kGpt)
-      write_extra_states(chunk, "encoder.layers.{i}.", "encoder.", false);
-    if (kind_ != ModelKind::kBert) {
-      write_extra_states(chunk, "decoder.layers.{i}.", "decoder.", kind_ == ModelKind::kT5);
+    if (has_encoder(kind_)) write_extra_states(chunk, "encoder.layers.{i}.", "encoder.", false);
+    if (has_decoder(kind_)) {
+      write_extra_states(chunk, "decoder.layers.{i}.", "decoder.", is_encoder_decoder(kind_));
     }
     if (is_last) {
       key("output_layer._extra_state"), pickle_.none();
-      if (kind_ == ModelKind::kT5) write_second_head(chunk);
+      if (is_encoder_decoder(kind_)) write_second_head(chunk);
     }
     pickle_.end_ordered_dict();
   }
@@ -167,7 +166,7 @@ class RankWriter {
 std::set<int64_t> attending_layers(const CheckpointContents& contents, ModelKind kind) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) names.push_back(name);
-  return kind == ModelKind::kGpt ? layers_that_attend(names) : std::set<int64_t>();
+  return is_decoder_only(kind) ? layers_that_attend(names) : std::set<int64_t>();
 }
 
 // What of a Retro Megatron-LM does not know.
@@ -216,7 +215,7 @@ std::vector<std::string> problems(const CheckpointContents& contents,
   }
   const ParameterTable table = parameter_table(kind, is_gated(args));
   const StoredSection& weights = contents.sections.at(kWeightsSection);
-  if (kind == ModelKind::kBert && !weights.contains("binary_head.weight") &&
+  if (is_encoder_only(kind) && !weights.contains("binary_head.weight") &&
       weights.contains("embedding.tokentype_embeddings.weight")) {
     found.emplace_back(
         "the model has token types and no binary head; Megatron-LM knows both together or neither; "
