@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "annex/accelerate/memory_estimate.h"
+#include "megatron/cli/model_flags.h"
 #include "megatron/cli/planned_args.h"
 #include "megatron/core/error.h"
 #include "megatron/core/hub_cache.h"
