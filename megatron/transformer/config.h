@@ -81,9 +81,11 @@ struct TransformerConfig : LayerConfig, VocabularyConfig, RecomputeConfig {
   ModelKind kind = ModelKind::kGpt;
 
   // The stacks of the kind.
-  bool has_encoder() const { return kind != ModelKind::kGpt; }
-  bool has_decoder() const { return kind != ModelKind::kBert; }
-  bool is_encoder_decoder() const { return has_encoder() && has_decoder(); }
+  bool has_encoder() const { return megatron::has_encoder(kind); }
+  bool has_decoder() const { return megatron::has_decoder(kind); }
+  bool is_encoder_decoder() const { return megatron::is_encoder_decoder(kind); }
+  bool is_decoder_only() const { return megatron::is_decoder_only(kind); }
+  bool is_encoder_only() const { return megatron::is_encoder_only(kind); }
 
   int64_t encoder_num_layers = 0;  // 0: num_layers
   int64_t decoder_num_layers = 0;  // T5 only; 0: num_layers
