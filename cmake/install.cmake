@@ -6,7 +6,9 @@ include(CMakePackageConfigHelpers)
 # All folders in one archive, so that users link one library and need no order.
 get_property(MG_ALL_LIBRARIES GLOBAL PROPERTY MG_LIBRARIES)
 list(FILTER MG_ALL_LIBRARIES EXCLUDE REGEX "^mg_(cli|corpus|retro|.*_commands)$")
-list(APPEND MG_ALL_LIBRARIES mg_event_proto)
+if(MG_PROTOBUF)
+  list(APPEND MG_ALL_LIBRARIES mg_event_proto)
+endif()
 set(archive ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libmegatron.a)
 set(lines "CREATE ${archive}\n")
 foreach(library IN LISTS MG_ALL_LIBRARIES)
@@ -31,17 +33,25 @@ install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 # Libraries without a CMake package, or with one that names absolute paths: MPI's C interface,
 # oneDNN, those of the tokenizers, of Parquet, the static protobuf, and that of the server.
-if(MPI_mpi_LIBRARY)
-  set(mpi ${MPI_mpi_LIBRARY})
-else()
-  set(mpi ${MPI_CXX_LIBRARIES})
+set(libraries ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY})
+if(MG_MPI)
+  if(MPI_mpi_LIBRARY)
+    list(APPEND libraries ${MPI_mpi_LIBRARY})
+  else()
+    list(APPEND libraries ${MPI_CXX_LIBRARIES})
+  endif()
 endif()
-list(JOIN mpi " " mpi)
-if(MG_RETRO)
-  list(JOIN MG_FAISS_LIBRARIES " " faiss)
-endif()
-set(MG_INSTALLED_LIBRARIES "${mpi} ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY} ${PCRE2_LIBRARY} \
-${SNAPPY_LIBRARY} ${ZSTD_LIBRARY} ${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${PROTOBUF_LITE_ARCHIVE} ${HTTPLIB_LIBRARY} ${faiss}")
+foreach(part IN ITEMS "PCRE2 PCRE2_LIBRARY" "SNAPPY SNAPPY_LIBRARY" "ZSTD ZSTD_LIBRARY"
+        "SENTENCEPIECE SENTENCEPIECE_LIBRARY" "SENTENCEPIECE SENTENCEPIECE_TRAIN_LIBRARY"
+        "PROTOBUF PROTOBUF_LITE_ARCHIVE" "SERVER HTTPLIB_LIBRARY")
+  separate_arguments(part)
+  list(GET part 0 option)
+  list(GET part 1 library)
+  if(MG_${option})
+    list(APPEND libraries ${${library}})
+  endif()
+endforeach()
+list(JOIN libraries " " MG_INSTALLED_LIBRARIES)
 
 configure_package_config_file(cmake/megatronConfig.cmake.in
   ${CMAKE_BINARY_DIR}/megatronConfig.cmake

@@ -2,30 +2,40 @@
 # Installs the missing packages for the CPU build and its tests.
 #
 #   scripts/bootstrap.sh [package ...]      also installs further packages
-#   scripts/bootstrap.sh --list             prints the names of the packages
+#   scripts/bootstrap.sh --core             only what preset core needs
+#   scripts/bootstrap.sh [--core] --list    prints the names of the packages
 #
 # For Debian 12 and Ubuntu 24.04, as root or with sudo. If nothing is missing it is silent and needs
 # no network.
 set -euo pipefail
 
-readonly needed=(
-  g++ cmake ninja-build ccache make git    # build tools
+readonly core=(
+  g++ cmake ninja-build                    # build tools; then the eight of preset core
   libdnnl-dev                              # matrix products on the CPU
   libfmt-dev                               # formatted text
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
-  zlib1g-dev liblzma-dev                   # compressed corpora
-  libsnappy-dev libzstd-dev                # Parquet files
-  libopenmpi-dev openmpi-bin               # ranks that are processes
+  zlib1g-dev                               # compressed files
   libssl-dev                               # proofs that ranks belong to a job
+  libutf8proc-dev                          # Unicode classes of the tokenizers
+  libgmock-dev                             # tests
+)
+readonly parts=(                           # of cmake/parts.cmake, and tools
+  ccache make git xz-utils
+  liblzma-dev libsnappy-dev libzstd-dev    # text files packed by xz; Parquet files
+  libopenmpi-dev openmpi-bin               # ranks that mpirun starts
   libyaml-cpp-dev                          # configuration files of Accelerate
   libcpp-httplib-dev                       # the server
-  libutf8proc-dev                          # Unicode classes of the tokenizers
-  libpcre2-dev libsentencepiece-dev        # their regular expressions; SentencePiece models
+  libpcre2-dev libsentencepiece-dev        # regular expressions of tokenizers; SentencePiece models
   libfaiss-dev libhdf5-dev                 # Retro: search of neighbours; files of chunks
   libprotobuf-dev protobuf-compiler        # TensorBoard files
-  libgtest-dev libgmock-dev xz-utils       # tests
+  libgtest-dev
 )
 
+needed=("${core[@]}" "${parts[@]}")
+if [[ ${1:-} == --core ]]; then
+  needed=("${core[@]}")
+  shift
+fi
 if [[ ${1:-} == --list ]]; then
   printf '%s\n' "${needed[@]}"
   exit 0

@@ -9,7 +9,7 @@ function folder(path) {
   return ""
 }
 
-match($0, /^#include "(megatron|annex)\/[^"]+/) {
+match($0, /^#include "(megatron|annex)\/[a-z_]+\/[^"]+/) {
   from = folder(FILENAME); to = folder(substr($0, 11, RLENGTH - 10))
   if (from == "" || to == "" || (from != to && floor[to] >= floor[from])) {
     printf "%s:%d: %s may not include %s\n", FILENAME, FNR, from, to; bad = 1

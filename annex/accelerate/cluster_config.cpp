@@ -11,6 +11,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/json.h"
 #include "megatron/core/number_text.h"
+#include "megatron/core/parts.h"
 
 namespace megatron::frontends {
 namespace {
@@ -293,7 +294,11 @@ std::vector<std::string> problems(const ClusterConfig& config) {
 }
 
 std::string yaml_file(const ClusterConfig& config, AccelerateVersion version) {
-  return yaml_text(written_values(config, version));
+  if constexpr (kHasYaml) {
+    return yaml_text(written_values(config, version));
+  } else {
+    refuse_missing("YAML", "MG_YAML");
+  }
 }
 
 std::string json_file(const ClusterConfig& config, AccelerateVersion version) {

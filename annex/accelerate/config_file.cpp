@@ -8,6 +8,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/json.h"
+#include "megatron/core/parts.h"
 
 namespace megatron::frontends {
 namespace {
@@ -21,8 +22,12 @@ std::filesystem::path environment_path(const char* name) {
 bool is_json(const std::filesystem::path& path) { return path.extension() == ".json"; }
 
 nlohmann::json parsed(const std::filesystem::path& path, const std::string& text) {
-  if (!is_json(path)) return read_yaml(text, path.string());
-  return parse_json(text, {}, path.string());
+  if (is_json(path)) return parse_json(text, {}, path.string());
+  if constexpr (kHasYaml) {
+    return read_yaml(text, path.string());
+  } else {
+    refuse_missing("YAML", "MG_YAML");
+  }
 }
 
 }  // namespace

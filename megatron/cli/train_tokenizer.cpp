@@ -11,6 +11,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
+#include "megatron/core/parts.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
 #include "megatron/settings/flag_table.h"
@@ -132,7 +133,7 @@ void train_bert(const TokenizerTrainingArgs& args) {
   print_line(fmt::format("wrote {}/vocab.txt: {} ids", args.output_dir, pieces.size()));
 }
 
-void train_sentence_piece(const TokenizerTrainingArgs& args) {
+[[maybe_unused]] void train_sentence_piece(const TokenizerTrainingArgs& args) {
   SentencePieceModelTrainer trainer;
   add_input(args, [&](std::string_view text) { trainer.add_text(text); });
   SentencePieceModelTrainer::Options options = args.sentence_piece;
@@ -182,7 +183,11 @@ int train_tokenizer(std::span<const std::string> words) {
   if (args.tokenizer_type == "GPT2BPETokenizer") {
     train_gpt2(args);
   } else if (args.tokenizer_type == "SentencePieceTokenizer") {
-    train_sentence_piece(args);
+    if constexpr (kHasSentencePiece) {
+      train_sentence_piece(args);
+    } else {
+      refuse_missing("--tokenizer-type SentencePieceTokenizer", "MG_SENTENCEPIECE");
+    }
   } else {
     train_bert(args);
   }

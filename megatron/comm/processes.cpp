@@ -20,6 +20,7 @@
 #include "megatron/comm/tcp/sockets.h"
 #include "megatron/comm/tcp/tcp_wire.h"
 #include "megatron/core/error.h"
+#include "megatron/core/parts.h"
 
 namespace megatron::comm {
 namespace {
@@ -27,7 +28,13 @@ namespace {
 constexpr int64_t kMaxHostName = 64;
 
 std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place, std::chrono::milliseconds timeout) {
-  if (place.launcher == LaunchEnvironment::Launcher::kMpi) return mpi::make_mpi_wire();
+  if (place.launcher == LaunchEnvironment::Launcher::kMpi) {
+    if constexpr (kHasMpi) {
+      return mpi::make_mpi_wire();
+    } else {
+      refuse_missing("MPI", "MG_MPI");
+    }
+  }
   return tcp::make_tcp_wire(place, secret_of_job(tcp::is_local_name(place.master_address)),
                             timeout);
 }

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <lzma.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -11,9 +10,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/parts.h"
+#include "megatron/data/xz_decoder.h"
 
 namespace megatron {
 namespace {
@@ -153,41 +155,34 @@ class LineReader::GzipSource final : public Source {
 
 class LineReader::XzSource final : public Source {
  public:
-  explicit XzSource(const std::filesystem::path& path) : path_(path), packed_(path) {
-    // A file may hold several streams, as from `cat a.xz b.xz`.
-    if (::lzma_stream_decoder(&stream_, UINT64_MAX, LZMA_CONCATENATED) != LZMA_OK) {
-      throw IoError(path.string() + ": cannot open: out of memory");
-    }
-  }
-  ~XzSource() override { ::lzma_end(&stream_); }
+  explicit XzSource(const std::filesystem::path& path) : path_(path), packed_(path) {}
 
   size_t read(char* to, size_t size) override {
-    stream_.next_out = reinterpret_cast<uint8_t*>(to);
-    stream_.avail_out = size;
-    while (stream_.avail_out == size && !at_end_) {
-      if (stream_.avail_in == 0) {
-        stream_.avail_in = packed_.read(input_.data(), input_.size());
-        stream_.next_in = reinterpret_cast<const uint8_t*>(input_.data());
+    using Result = XzDecoder::Result;
+    std::span<char> rest(to, size);
+    while (rest.size() == size && !at_end_) {
+      if (input_.empty()) {
+        input_ = std::span(buffer_).first(packed_.read(buffer_.data(), buffer_.size()));
       }
-      const bool has_all = stream_.avail_in == 0;
-      const lzma_ret result = ::lzma_code(&stream_, has_all ? LZMA_FINISH : LZMA_RUN);
-      at_end_ = result == LZMA_STREAM_END;
-      if (result == LZMA_OK || at_end_) continue;
+      const Result result = decoder_.run(input_, rest, input_.empty());
+      at_end_ = result == Result::kEnd;
+      if (result == Result::kMore || at_end_) continue;
       throw FormatError(
           fmt::format("{}: damaged xz file: {}; unpack it by hand to see how far it is readable",
                       path_.string(),
-                      result == LZMA_BUF_ERROR   ? "it ends too early"
-                      : result == LZMA_MEM_ERROR ? "there is not enough memory to unpack it"
-                                                 : "its data or checksums are wrong"));
+                      result == Result::kTruncated  ? "it ends too early"
+                      : result == Result::kNoMemory ? "there is not enough memory to unpack it"
+                                                    : "its data or checksums are wrong"));
     }
-    return size - stream_.avail_out;
+    return size - rest.size();
   }
 
  private:
   std::filesystem::path path_;
   PlainSource packed_;
-  std::vector<char> input_ = std::vector<char>(size_t{1} << 18);
-  lzma_stream stream_ = LZMA_STREAM_INIT;
+  XzDecoder decoder_;
+  std::vector<char> buffer_ = std::vector<char>(size_t{1} << 18);
+  std::span<const char> input_;  // the rest of buffer_
   bool at_end_ = false;
 };
 
@@ -201,7 +196,11 @@ LineReader::LineReader(std::filesystem::path path, size_t chunk_bytes, size_t ma
       source_ = std::make_unique<GzipSource>(path_);
       break;
     case Packing::kXz:
-      source_ = std::make_unique<XzSource>(path_);
+      if constexpr (kHasLzma) {
+        source_ = std::make_unique<XzSource>(path_);
+      } else {
+        refuse_missing(path_.string() + ": xz", "MG_LZMA");
+      }
       break;
   }
 }

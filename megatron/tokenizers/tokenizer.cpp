@@ -5,6 +5,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/hub_cache.h"
+#include "megatron/core/parts.h"
 #include "megatron/tokenizers/bert_tokenizer.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
 #include "megatron/tokenizers/hf/hf_tokenizer.h"
@@ -60,12 +61,17 @@ std::unique_ptr<Tokenizer> make_sentence_piece(const TokenizerConfig& config) {
         "tokenizer.model",
         config.tokenizer_type));
   }
-  const Kind kind = config.tokenizer_type == "SentencePieceTokenizer" ? Kind::kWithSpecials
-                    : config.tokenizer_type == "Llama2Tokenizer"      ? Kind::kLlama2
-                                                                      : Kind::kPlain;
-  return std::make_unique<SentencePieceTokenizer>(
-      config.tokenizer_model,
-      SentencePieceTokenizer::Options{.kind = kind, .vocab_extra_ids = config.vocab_extra_ids});
+  [[maybe_unused]] const Kind kind = config.tokenizer_type == "SentencePieceTokenizer"
+                                         ? Kind::kWithSpecials
+                                     : config.tokenizer_type == "Llama2Tokenizer" ? Kind::kLlama2
+                                                                                  : Kind::kPlain;
+  if constexpr (kHasSentencePiece) {
+    return std::make_unique<SentencePieceTokenizer>(
+        config.tokenizer_model,
+        SentencePieceTokenizer::Options{.kind = kind, .vocab_extra_ids = config.vocab_extra_ids});
+  } else {
+    refuse_missing("--tokenizer-type " + config.tokenizer_type, "MG_SENTENCEPIECE");
+  }
 }
 
 std::unique_ptr<Tokenizer> make_tik(const TokenizerConfig& config) {

@@ -1,9 +1,7 @@
 #include "megatron/data/parquet/column_pages.h"
 
 #include <fmt/format.h>
-#include <snappy.h>
 #include <zlib.h>
-#include <zstd.h>
 
 #include <array>
 #include <bit>
@@ -12,6 +10,8 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/parts.h"
+#include "megatron/data/parquet/codecs.h"
 #include "megatron/data/parquet/thrift_reader.h"
 
 namespace megatron {
@@ -102,24 +102,28 @@ std::string unpacked(ParquetCodec codec, std::string_view x, int64_t bytes) {
   expect(bytes >= 0 && bytes <= kMaxPageBytes, "its size");
   expect(codec == ParquetCodec::kZstd || bytes <= kMaxRatio * (packed_bytes + 1), "its size");
   std::string y(static_cast<size_t>(bytes), '\0');
-  size_t found = 0;
   switch (codec) {
     case ParquetCodec::kNone:
       expect(packed_bytes == bytes, "its size");
       y.assign(x);
       return y;
     case ParquetCodec::kSnappy:
-      expect(snappy::GetUncompressedLength(x.data(), x.size(), &found) && found == y.size() &&
-                 snappy::RawUncompress(x.data(), x.size(), y.data()),
-             "it cannot be unpacked");
-      return y;
+      if constexpr (kHasSnappy) {
+        expect(unpack_snappy(y, x), "it cannot be unpacked");
+        return y;
+      } else {
+        refuse_missing("Parquet packed by Snappy", "MG_SNAPPY");
+      }
     case ParquetCodec::kGzip:
       unpack_gzip(y, x);
       return y;
     case ParquetCodec::kZstd:
-      found = ZSTD_decompress(y.data(), y.size(), x.data(), x.size());
-      expect(ZSTD_isError(found) == 0 && found == y.size(), "it cannot be unpacked");
-      return y;
+      if constexpr (kHasZstd) {
+        expect(unpack_zstd(y, x), "it cannot be unpacked");
+        return y;
+      } else {
+        refuse_missing("Parquet packed by Zstandard", "MG_ZSTD");
+      }
   }
   throw InternalError("ParquetCodec out of range");
 }

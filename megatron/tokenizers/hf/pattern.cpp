@@ -6,6 +6,7 @@
 #include <string>
 
 #include "megatron/core/error.h"
+#include "megatron/core/parts.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron::hf {
@@ -49,10 +50,15 @@ Finder make_finder(const nlohmann::json& pattern) {
   if (!pattern.contains("Regex")) {
     throw FormatError("a pattern must be {\"String\": text} or {\"Regex\": expression}");
   }
-  return [regex = std::make_shared<const Regex>(pattern.at("Regex").get<std::string>())](
-             std::string_view text, std::vector<Regex::Match>& matches) {
-    regex->find_all(text, matches);
-  };
+  const std::string expression = pattern.at("Regex").get<std::string>();
+  if constexpr (kHasPcre2) {
+    return [regex = std::make_shared<const Regex>(expression)](std::string_view text,
+                                                               std::vector<Regex::Match>& matches) {
+      regex->find_all(text, matches);
+    };
+  } else {
+    refuse_missing("the regular expression " + expression, "MG_PCRE2");
+  }
 }
 
 }  // namespace megatron::hf
