@@ -40,7 +40,7 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
   if (!read_training_words(table, kFinetuneUsage, kind, words, args, problems)) return false;
   std::vector<std::string> rest(words.begin(), words.end());
   flags.given = table.parse(table.take_own(rest)).given;
-  for (std::string& warning : flags_in_vain(flags)) args.warnings.push_back(std::move(warning));
+  for (std::string& warning : ineffective_flags(flags)) args.warnings.push_back(std::move(warning));
   for (std::string& problem : megatron::cli::problems(flags, kind)) {
     problems.push_back(std::move(problem));
   }

@@ -184,7 +184,7 @@ std::vector<std::string> problems(const FinetuneFlags& f, ModelKind kind) {
   return found;
 }
 
-std::vector<std::string> flags_in_vain(const FinetuneFlags& f) {
+std::vector<std::string> ineffective_flags(const FinetuneFlags& f) {
   std::vector<std::string> found;
   const auto warn_if = [&](bool holds, const char* dest, const char* why) {
     if (holds && f.given.contains(dest)) {

@@ -71,6 +71,6 @@ FlagTable finetune_flag_table(FinetuneFlags& flags);
 std::vector<std::string> problems(const FinetuneFlags& flags, ModelKind kind);
 
 // Flags that have no effect beside others, one sentence each.
-std::vector<std::string> flags_in_vain(const FinetuneFlags& flags);
+std::vector<std::string> ineffective_flags(const FinetuneFlags& flags);
 
 }  // namespace megatron::cli

@@ -40,17 +40,9 @@ void print_arguments(const TrainingArgs& args) {
   for (const std::string& warning : args.warnings) warn(warning);
 }
 
-// --log-path of Megatron-DeepSpeed; empty if it is not given.
-std::filesystem::path log_path(const TrainingArgs& args) {
-  const auto found = args.other.find("log_path");
-  const std::string* path =
-      found != args.other.end() ? std::get_if<std::string>(&found->second) : nullptr;
-  return path != nullptr ? *path : "";
-}
-
-// The arguments in a file of their own.
+// --log-path: the arguments in a file of their own.
 void write_arguments(const TrainingArgs& args, const comm::Group& world) {
-  const std::filesystem::path directory = log_path(args);
+  const std::filesystem::path directory = args.training.log_path;
   if (directory.empty()) return;
   on_first_rank(world, [&] {
     std::error_code error;  // write_text_atomically() says it

@@ -39,18 +39,10 @@ std::shared_ptr<const SaveDirectory> prepared(std::shared_ptr<const SaveDirector
   return prepare_save_directory(c, c.save.empty() ? CheckpointSource() : source_of_load(c), world);
 }
 
-// The directory of Megatron-DeepSpeed's flag; empty if it is not given.
-std::string codecarbon_dir(const RunConfig& config) {
-  const auto found = config.settings.find("codecarbon_dir");
-  const std::string* const directory =
-      found != config.settings.end() ? std::get_if<std::string>(&found->second) : nullptr;
-  return directory != nullptr ? *directory : "";
-}
-
 // The report of a host, on its first rank; null if there is none.
 std::unique_ptr<const EmissionsReport> opened_report(const RunConfig& config,
                                                      const comm::Group& world, Stream stream) {
-  const std::filesystem::path directory = codecarbon_dir(config);
+  const std::filesystem::path directory = config.training.codecarbon_dir;
   if (directory.empty()) return nullptr;
   if constexpr (!kHasEmissions) refuse_missing("the report of --codecarbon-dir", "MG_EMISSIONS");
   const bool is_first = world.size() == 1 || world.transport().context().local_rank == 0;

@@ -13,7 +13,7 @@
 #include "megatron/core/parts.h"
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
-#include "megatron/settings/flags_in_vain.h"
+#include "megatron/settings/ineffective_flags.h"
 #include "megatron/settings/possible_sizes.h"
 #include "megatron/settings/retro_project.h"
 #include "megatron/settings/training_args.h"
@@ -55,7 +55,7 @@ class Resolver {
     save_format();
     positions();
     collect();
-    warn_of_flags_in_vain(args_);
+    warn_ineffective_flags(args_);
   }
 
  private:
@@ -80,6 +80,10 @@ class Resolver {
 
   void trackers() {
     TrainingConfig& c = args_.training;
+    if constexpr (!kHasProtobuf) {
+      require(c.tensorboard_dir.empty(), missing_part("--tensorboard-dir", "MG_PROTOBUF"));
+      require(c.wandb_project.empty(), missing_part("--wandb-project", "MG_PROTOBUF"));
+    }
     if (c.wandb_project.empty()) return;
     require(!c.wandb_exp_name.empty(),
             fmt::format("--wandb-project {} needs --wandb-exp-name, the name of the run",

@@ -80,8 +80,10 @@ struct TrainingConfig {
   bool log_validation_ppl_to_tensorboard = false;
   bool log_memory_to_tensorboard = false;
   bool log_world_size_to_tensorboard = false;
-  std::string metrics_jsonl;  // one JSON object per logged iteration; empty: none
-  std::string csv_dir;        // one CSV file for each metric; empty: none
+  std::string metrics_jsonl;   // one JSON object per logged iteration; empty: none
+  std::string csv_dir;         // one CSV file for each metric; empty: none
+  std::string codecarbon_dir;  // emissions.csv, the energy of the run; empty: none
+  std::string log_path;        // a file with the arguments of the run; empty: none
   // An offline run of Weights & Biases, in wandb_save_dir; no project: none.
   std::string wandb_project;
   std::string wandb_exp_name;

@@ -197,13 +197,13 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
     flags.add_later_entry(name, T::kText, other, none, "Of Megatron-DeepSpeed's reports.");
   }
   flags
-      .add_later_entry("--codecarbon-dir", T::kText, other, none,
-                       "Directory for emissions.csv, a row with the energy of each run.")
-      .status = FlagStatus::kUsed;
+      .add_optional("--codecarbon-dir", args.training.codecarbon_dir,
+                    "Directory for emissions.csv, a row with the energy of each run.")
+      .is_listed = false;
   flags
-      .add_later_entry("--log-path", T::kText, other, none,
-                       "Directory for a file with the arguments, args_<time>.txt.")
-      .status = FlagStatus::kUsed;
+      .add_optional("--log-path", args.training.log_path,
+                    "Directory for a file with the arguments, args_<time>.txt.")
+      .is_listed = false;
   flags.add_later_entry("--remote-device", T::kText, other, "none",
                         "Where ZeRO 3 keeps parameters.", "offloading of parameters");
   // These entries, too, are applied before the flags are resolved.

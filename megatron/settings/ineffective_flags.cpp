@@ -1,4 +1,4 @@
-#include "megatron/settings/flags_in_vain.h"
+#include "megatron/settings/ineffective_flags.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -12,9 +12,9 @@
 namespace megatron {
 namespace {
 
-class FlagsInVain {
+class IneffectiveFlags {
  public:
-  explicit FlagsInVain(TrainingArgs& args) : args_(args) {}
+  explicit IneffectiveFlags(TrainingArgs& args) : args_(args) {}
 
   void run() {
     model();
@@ -278,6 +278,6 @@ class FlagsInVain {
 
 }  // namespace
 
-void warn_of_flags_in_vain(TrainingArgs& args) { FlagsInVain(args).run(); }
+void warn_ineffective_flags(TrainingArgs& args) { IneffectiveFlags(args).run(); }
 
 }  // namespace megatron
