@@ -37,7 +37,7 @@ Tensor handle_of(const megatron::Tensor& tensor) {
 std::vector<NamedTensor> parameters_of(const std::vector<const Module*>& modules) {
   std::vector<NamedTensor> parameters;
   for (const Module* const module : modules) {
-    for (const NamedParameter& parameter : named_parameters(*module)) {
+    for (const Parameter& parameter : named_parameters(*module)) {
       parameters.push_back({parameter.name, handle_of(parameter.variable.data())});
     }
   }

@@ -77,7 +77,7 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
 
 namespace {
 
-std::vector<CheckpointTensor> chunks_of(const NamedParameter& parameter) {
+std::vector<CheckpointTensor> chunks_of(const Parameter& parameter) {
   const Tensor& data = parameter.variable.data();
   return chunks_of(parameter.name, parameter.info.sharding, data.shape(), 0,
                    data.reshape({data.numel()}));
@@ -91,7 +91,7 @@ void append(std::vector<CheckpointTensor>& tensors, std::vector<CheckpointTensor
 
 std::vector<CheckpointTensor> chunks_of(const Module& module) {
   std::vector<CheckpointTensor> tensors;
-  for (const NamedParameter& parameter : named_tensors(module)) {
+  for (const Parameter& parameter : named_tensors(module)) {
     append(tensors, chunks_of(parameter));
   }
   return tensors;
@@ -99,7 +99,7 @@ std::vector<CheckpointTensor> chunks_of(const Module& module) {
 
 std::vector<CheckpointTensor> chunks_to_save(const Module& module, int tensor_parallel_rank) {
   std::vector<CheckpointTensor> tensors;
-  for (const NamedParameter& parameter : named_tensors(module)) {
+  for (const Parameter& parameter : named_tensors(module)) {
     const bool is_on_all = parameter.info.sharding.is_whole();
     if (parameter.info.is_copy || (is_on_all && tensor_parallel_rank != 0)) continue;
     append(tensors, chunks_of(parameter));

@@ -59,7 +59,7 @@ bool TextStep::takes(const InferenceModel& model, const KvCache& cache) {
 TextStep::TextStep(const InferenceModel& model, KvCache& cache) : model_(model) {
   const TransformerConfig& config = model.config();
   std::map<std::string, const void*> parameters;
-  for (const NamedParameter& parameter : named_parameters(*model.gpt)) {
+  for (const Parameter& parameter : named_parameters(*model.gpt)) {
     parameters[parameter.name] = std::as_const(parameter.variable).data().view().data;
   }
   const auto find = [&](const std::string& name) -> const void* {

@@ -18,7 +18,7 @@ namespace {
 // Reads the weights of a model, or of a chunk of it.
 void read_weights(const Model& model, const CheckpointContents& contents) {
   std::vector<CheckpointTensor> targets;
-  for (const NamedParameter& parameter : named_tensors(model)) {
+  for (const Parameter& parameter : named_tensors(model)) {
     targets.push_back(whole_tensor(parameter.name, parameter.variable.data()));
   }
   read_section(contents, kWeightsSection, targets, true);

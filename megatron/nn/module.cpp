@@ -99,18 +99,19 @@ void Module::add_child(const std::string& name, const Module& child) {
   children_.emplace_back(name, &child);
 }
 
-std::vector<NamedParameter> named_tensors(const Module& module) {
-  std::vector<NamedParameter> all;
+std::vector<Parameter> named_tensors(const Module& module) {
+  std::vector<Parameter> all;
   module.visit([&all](const std::string& name, const Parameter& parameter) {
-    all.push_back({name, parameter.variable, parameter.info});
+    all.push_back(parameter);
+    all.back().name = name;
   });
   return all;
 }
 
-std::vector<NamedParameter> named_parameters(const Module& module) {
-  std::vector<NamedParameter> all = named_tensors(module);
-  std::erase_if(
-      all, [](const NamedParameter& tensor) { return tensor.info.role == ParameterRole::kBuffer; });
+std::vector<Parameter> named_parameters(const Module& module) {
+  std::vector<Parameter> all = named_tensors(module);
+  std::erase_if(all,
+                [](const Parameter& tensor) { return tensor.info.role == ParameterRole::kBuffer; });
   return all;
 }
 

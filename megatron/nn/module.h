@@ -22,7 +22,7 @@ struct Placement {
 
 // A tensor of a module: a parameter, or a buffer (ParameterRole::kBuffer).
 struct Parameter {
-  std::string name;  // within its module: "weight"
+  std::string name;  // within its module, "weight", or its dotted path from a model
   Shape shape;       // of this rank's part
   DType dtype = DType::kFloat32;
   ParameterInfo info;
@@ -91,15 +91,10 @@ std::vector<const M*> modules_of(const Module& module) {
   return found;
 }
 
-struct NamedParameter {
-  std::string name;
-  Variable variable;
-  ParameterInfo info;
-};
-// Without buffers.
-std::vector<NamedParameter> named_parameters(const Module& module);
+// All parameters under their dotted paths, without buffers.
+std::vector<Parameter> named_parameters(const Module& module);
 // Parameters and buffers: a model's content of a checkpoint.
-std::vector<NamedParameter> named_tensors(const Module& module);
+std::vector<Parameter> named_tensors(const Module& module);
 // Elements of all parameters on this rank.
 int64_t num_parameters(const Module& module);
 

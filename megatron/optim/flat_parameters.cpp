@@ -151,7 +151,7 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
 std::vector<OptimizedParameter> optimized_parameters(const Module& module,
                                                      int tensor_parallel_rank) {
   std::vector<OptimizedParameter> parameters;
-  for (const NamedParameter& named : named_parameters(module)) {
+  for (const Parameter& named : named_parameters(module)) {
     if (!named.variable.requires_grad()) continue;
     OptimizedParameter& parameter = parameters.emplace_back();
     parameter.name = named.name;

@@ -43,7 +43,7 @@ void hold_model(const TrainingState& state, std::vector<HeldPart>& held) {
     }
   }
   for (const Module* chunk : state.chunks) {
-    for (const NamedParameter& tensor : named_tensors(*chunk)) {
+    for (const Parameter& tensor : named_tensors(*chunk)) {
       if (divided.contains(tensor.name)) continue;
       const Tensor& data = tensor.variable.data();
       held.push_back({tensor.name,

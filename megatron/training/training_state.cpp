@@ -21,7 +21,7 @@ bool divides_parameters(const RunConfig& config, const ParallelContext& parallel
 }
 
 void freeze_all_but_adapters(const Module& module) {
-  for (NamedParameter& parameter : named_parameters(module)) {
+  for (Parameter& parameter : named_parameters(module)) {
     if (!parameter.info.is_adapter) parameter.variable.make_constant();
   }
 }
@@ -29,7 +29,7 @@ void freeze_all_but_adapters(const Module& module) {
 // The optimizer gives parameters that are trained their memory.
 void give_memory_to_constants(const Module& module) {
   const MemoryScope scope(MemoryCategory::kParameters);
-  for (NamedParameter& parameter : named_parameters(module)) {
+  for (Parameter& parameter : named_parameters(module)) {
     Tensor data = parameter.variable.data();
     if (!parameter.variable.requires_grad() && !data.has_memory()) data.take_memory();
   }
@@ -77,7 +77,7 @@ FlatParametersOptions flat_options(const RunConfig& run, const ParallelContext& 
   if (divides_parameters(run, parallel) && run.transformer.perform_initialization) {
     std::map<std::string, ParameterInfo> infos;
     for (const Module* chunk : chunks) {
-      for (const NamedParameter& named : named_parameters(*chunk)) infos[named.name] = named.info;
+      for (const Parameter& named : named_parameters(*chunk)) infos[named.name] = named.info;
     }
     options.first_value = [infos = std::move(infos), seed = run.training.seed](
                               const OptimizedParameter& parameter, Tensor data) {

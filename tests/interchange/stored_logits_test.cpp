@@ -36,7 +36,7 @@ TEST(StoredLogitsTest, AreThoseOfTheWholeModel) {
     const GptModel model(config, Stream{});
     initialize(model, 5);
     CheckpointState state;
-    for (const NamedParameter& parameter : named_parameters(model)) {
+    for (const Parameter& parameter : named_parameters(model)) {
       state.model.push_back(whole_tensor(parameter.name, parameter.variable.data()));
     }
     const Tensor tokens = tensor_of<int64_t>(std::vector<int64_t>{3, 1, 4, 1, 5, 9}, {2, 3});

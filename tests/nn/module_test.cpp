@@ -65,14 +65,14 @@ Tensor initialized(const Shape& shape, Init init, uint64_t seed, DType dtype = D
 TEST(ModuleTest, WalksInTheOrderOfRegistrationWithDottedNames) {
   const Pair pair({});
   std::vector<std::string> names;
-  for (const NamedParameter& parameter : named_parameters(pair)) names.push_back(parameter.name);
+  for (const Parameter& parameter : named_parameters(pair)) names.push_back(parameter.name);
   EXPECT_THAT(names, testing::ElementsAre("scale", "first.weight", "first.bias", "second.weight"));
   EXPECT_EQ(num_parameters(pair), 1 + 15 + 5 + 10);
 }
 
 TEST(ModuleTest, ParametersAreLeavesOfThePlacement) {
   const Pair pair({DType::kBFloat16, Stream{}});
-  for (const NamedParameter& parameter : named_parameters(pair)) {
+  for (const Parameter& parameter : named_parameters(pair)) {
     EXPECT_TRUE(parameter.variable.requires_grad()) << parameter.name;
     EXPECT_EQ(parameter.variable.dtype(), DType::kBFloat16) << parameter.name;
   }
@@ -175,7 +175,7 @@ TEST(BufferTest, IsListedBesideParametersAndHasNoGradient) {
   EXPECT_EQ(num_parameters(module), 6);
   EXPECT_EQ(specs(module).at(1).info.role, ParameterRole::kBuffer);
 
-  const std::vector<NamedParameter> tensors = named_tensors(module);
+  const std::vector<Parameter> tensors = named_tensors(module);
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[1].name, "history");
   EXPECT_FALSE(tensors[1].variable.requires_grad());
@@ -290,7 +290,7 @@ TEST(DeferMemoryTest, ParametersGetMemoryOneByOne) {
   EXPECT_EQ(allocator_of(device).stats().allocated_bytes, 0);
   const Pair want({});
   initialize(want, 7);
-  const std::vector<NamedParameter> all = named_parameters(model);
+  const std::vector<Parameter> all = named_parameters(model);
   for (size_t i = 0; i < all.size(); ++i) {
     Tensor data = all[i].variable.data();
     ASSERT_FALSE(data.has_memory());

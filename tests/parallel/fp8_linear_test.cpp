@@ -225,7 +225,7 @@ Computed computed(bool is_fp8, int64_t lora_rank) {
                      .lora = {.rank = lora_rank, .scale = 0.5}},
                     {});
   initialize(layer, 7);
-  for (NamedParameter& named : named_parameters(layer)) {
+  for (Parameter& named : named_parameters(layer)) {
     if (!named.info.is_adapter) {
       named.variable.make_constant();
       continue;
@@ -238,7 +238,7 @@ Computed computed(bool is_fp8, int64_t lora_rank) {
   const Variable y = layer.forward_without_bias(x);
   backward(y, random_normal({8, 2, kOut}, {.seed = 2}));
   Computed all{y.data(), x.grad(), {}};
-  for (const NamedParameter& named : named_parameters(layer)) {
+  for (const Parameter& named : named_parameters(layer)) {
     if (named.info.is_adapter) all.gradients.push_back(named.variable.grad());
   }
   return all;
@@ -319,7 +319,7 @@ TEST(Fp8ScalingTest, EvaluationLeavesNoTrace) {
 
 std::vector<Tensor> buffers_of(const Module& module) {
   std::vector<Tensor> buffers;
-  for (const NamedParameter& tensor : named_tensors(module)) {
+  for (const Parameter& tensor : named_tensors(module)) {
     if (tensor.info.role == ParameterRole::kBuffer) buffers.push_back(tensor.variable.data());
   }
   return buffers;

@@ -42,8 +42,8 @@ inline Tensor own_slice(const Tensor& x, const TensorParallel& tp) {
 // Checks that this rank's parameter gradients are those of the whole layer. With sequence
 // parallelism parameters that every rank holds get partial sums.
 inline void expect_gradients(const Module& got, const Module& want, const TensorParallel& tp) {
-  const std::vector<NamedParameter> wanted = named_parameters(want);
-  const std::vector<NamedParameter> here = named_parameters(got);
+  const std::vector<Parameter> wanted = named_parameters(want);
+  const std::vector<Parameter> here = named_parameters(got);
   ASSERT_EQ(here.size(), wanted.size());
   for (size_t i = 0; i < here.size(); ++i) {
     Tensor grad = here[i].variable.grad();

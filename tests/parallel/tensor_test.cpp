@@ -168,7 +168,7 @@ TEST(LoraTest, AddsTheProductOfItsFactors) {
   const TwoLayers layers({}, 1, {.rank = 3, .scale = 0.5});
   fill_adapters(layers);
   const auto matrix = [&](const std::string& name) {
-    for (const NamedParameter& parameter : named_parameters(layers)) {
+    for (const Parameter& parameter : named_parameters(layers)) {
       if (parameter.name == name) return parameter.variable.data();
     }
     return Tensor();

@@ -220,7 +220,7 @@ TEST(HostileRequestTest, LogsCannotMoveATerminal) {
 
 std::unique_ptr<GptModel> broken_model(const Tokenizer& tokenizer) {
   auto model = tiny_model(tokenizer);
-  for (const NamedParameter& one : named_parameters(*model)) {
+  for (const Parameter& one : named_parameters(*model)) {
     Tensor data = one.variable.data();  // the same elements
     std::fill_n(data.view().as<float>(), data.numel(), std::numeric_limits<float>::quiet_NaN());
   }

@@ -78,7 +78,7 @@ TEST(SelfAttentionTest, NormedQueriesHaveNoScale) {
     initialize(attention, 2);
     const Tensor x = random_hidden(kLength, 32, 1);
     const Tensor before = attended(attention, x, {});
-    for (const NamedParameter& parameter : named_parameters(attention)) {
+    for (const Parameter& parameter : named_parameters(attention)) {
       if (parameter.name != "linear_qkv.weight") continue;
       Tensor weight = parameter.variable.data();
       const int64_t rows = 8 * 32;  // of the first head's queries: the rows go q, k, v by head

@@ -107,9 +107,9 @@ TEST_P(AuxiliaryLossTest, HasTheRightGradients) {
   EXPECT_NE(element(pass.losses[0].data(), 0), element(pass.losses[1].data(), 0));
   pass.run_backward(w);
 
-  std::vector<NamedParameter> leaves = named_parameters(block);
+  std::vector<Parameter> leaves = named_parameters(block);
   leaves.push_back({.name = "x", .variable = x, .info = {}});
-  for (NamedParameter& leaf : leaves) {
+  for (Parameter& leaf : leaves) {
     ASSERT_TRUE(leaf.variable.grad().defined()) << leaf.name;
     const Tensor direction = random_normal(leaf.variable.shape(), {.seed = 9});
     double want = 0;
@@ -145,8 +145,8 @@ TEST_P(AuxiliaryLossTest, RecomputationChangesNoBit) {
   const LossPass got = run(block);
   expect_identical(got.y.data(), want.y.data());
   for (size_t i = 0; i < 2; ++i) expect_identical(got.losses[i].data(), want.losses[i].data());
-  const std::vector<NamedParameter> wanted = named_parameters(plain);
-  const std::vector<NamedParameter> parameters = named_parameters(block);
+  const std::vector<Parameter> wanted = named_parameters(plain);
+  const std::vector<Parameter> parameters = named_parameters(block);
   for (size_t i = 0; i < parameters.size(); ++i) {
     expect_identical(parameters[i].variable.grad(), wanted[i].variable.grad(), parameters[i].name);
   }

@@ -182,7 +182,7 @@ TEST_P(RecomputedBlockTest, InputsOnTheHostChangeNoBit) {
   const Pass got(GetParam(), on_host, {}, c.hidden_size);
   expect_identical(got.y.data(), want.y.data());
   expect_identical(got.x.grad(), want.x.grad());
-  const std::vector<NamedParameter> parameters = named_parameters(on_host);
+  const std::vector<Parameter> parameters = named_parameters(on_host);
   for (size_t i = 0; i < parameters.size(); ++i) {
     expect_identical(parameters[i].variable.grad(), named_parameters(on_device)[i].variable.grad(),
                      parameters[i].name);
@@ -229,7 +229,7 @@ TEST(StackTest, SlicesMakeTheWholeStack) {
   std::set<std::string> names;
   for (const TransformerBlock* block : {&first, &second}) {
     initialize(*block, 5);
-    for (const NamedParameter& parameter : named_parameters(*block)) names.insert(parameter.name);
+    for (const Parameter& parameter : named_parameters(*block)) names.insert(parameter.name);
   }
   initialize(whole, 5);
   EXPECT_EQ(names.size(), named_parameters(whole).size());

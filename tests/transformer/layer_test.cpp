@@ -87,7 +87,7 @@ TEST(TransformerLayerTest, CrossAttentionHasTheRightGradients) {
 
 std::vector<std::string> names_of(const Module& module) {
   std::vector<std::string> names;
-  for (const NamedParameter& parameter : named_parameters(module)) names.push_back(parameter.name);
+  for (const Parameter& parameter : named_parameters(module)) names.push_back(parameter.name);
   return names;
 }
 

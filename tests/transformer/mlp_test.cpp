@@ -27,7 +27,7 @@ TEST_P(GatedMlpTest, IsAsDefined) {
   c.activation = GetParam().activation;
   const Mlp mlp(c, "mlp", {}, Stream{});
   initialize(mlp, 4);
-  const std::vector<NamedParameter> parameters = named_parameters(mlp);
+  const std::vector<Parameter> parameters = named_parameters(mlp);
   ASSERT_EQ(parameters.size(), 4U);
   const Tensor fc1 = parameters[0].variable.data();
   Tensor bias = parameters[1].variable.data();

@@ -143,7 +143,7 @@ class GoldenModel {
 
   std::map<std::string, Variable> parameters() const {
     std::map<std::string, Variable> by_name;
-    for (const NamedParameter& parameter : named_parameters(*model_)) {
+    for (const Parameter& parameter : named_parameters(*model_)) {
       by_name[parameter.name] = parameter.variable;
     }
     return by_name;

@@ -65,7 +65,7 @@ void read_weights(const GptModel& model) {
   std::map<std::string, ConstView> by_name;
   for (const SafetensorsFile::Entry& tensor : file.tensors())
     by_name[tensor.spec.name] = tensor.view;
-  for (NamedParameter& parameter : named_parameters(model)) {
+  for (Parameter& parameter : named_parameters(model)) {
     copy_into(parameter.variable.mutable_data(), copy_of(by_name.at(name_there(parameter.name))));
   }
 }

@@ -43,7 +43,7 @@ TEST(GptSpecsTest, AreThoseOfAModelWithMemoryOnEveryRank) {
       for (const int ranks : {1, 2}) {
         comm::run_ranks(ranks, [&](const comm::Group& group) {
           const GptModel model(config, chunk, {.group = group}, Stream{});
-          const std::vector<NamedParameter> tensors = named_tensors(model);
+          const std::vector<Parameter> tensors = named_tensors(model);
           const std::vector<ParameterSpec> allocated = specs(model);
           ASSERT_EQ(allocated.size(), described.size());
           for (size_t i = 0; i < described.size(); ++i) {

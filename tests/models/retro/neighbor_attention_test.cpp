@@ -43,7 +43,7 @@ TransformerConfig neighbor_layers_config(int64_t num_neighbors) {
 // Random values, also for biases and norms.
 void fill(const Module& module) {
   uint64_t seed = 100;
-  for (NamedParameter& parameter : named_parameters(module)) {
+  for (Parameter& parameter : named_parameters(module)) {
     const bool is_factor = parameter.name.ends_with("layernorm.weight");
     const Tensor values = random_normal(
         parameter.variable.shape(),
@@ -59,7 +59,7 @@ using Rows = std::vector<Row>;
 class Reference {
  public:
   Reference(const Module& module, const RetroConfig& retro) : retro_(retro) {
-    for (const NamedParameter& parameter : named_parameters(module)) {
+    for (const Parameter& parameter : named_parameters(module)) {
       weights_[parameter.name] = parameter.variable.data();
     }
   }
@@ -322,7 +322,7 @@ TEST(NeighborAttentionTest, ParametersHaveTheRightGradients) {
   const std::vector<Variable> ys = outputs();
   backward(ys, std::vector<Tensor>{w, w});
   for (const NeighborAttention* layer : {&layers.first, &layers.second}) {
-    for (NamedParameter& parameter : named_parameters(*layer)) {
+    for (Parameter& parameter : named_parameters(*layer)) {
       ASSERT_TRUE(parameter.variable.grad().defined()) << parameter.name;
       const Tensor direction = random_normal(parameter.variable.shape(), {.seed = 9});
       double want = 0;
