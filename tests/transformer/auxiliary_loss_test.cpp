@@ -108,7 +108,7 @@ TEST_P(AuxiliaryLossTest, HasTheRightGradients) {
   pass.run_backward(w);
 
   std::vector<Parameter> leaves = named_parameters(block);
-  leaves.push_back({.name = "x", .variable = x, .info = {}});
+  leaves.push_back({"x", x.shape(), x.data().dtype(), {}, x});
   for (Parameter& leaf : leaves) {
     ASSERT_TRUE(leaf.variable.grad().defined()) << leaf.name;
     const Tensor direction = random_normal(leaf.variable.shape(), {.seed = 9});
