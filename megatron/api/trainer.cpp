@@ -1,5 +1,6 @@
 #include "megatron/trainer.h"
 
+#include <optional>
 #include <utility>
 
 #include "megatron/api/handles.h"
@@ -7,6 +8,7 @@
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/run/training_run.h"
 #include "megatron/settings/training_args.h"
+#include "megatron/training/trainer.h"
 
 namespace megatron::api {
 namespace {
@@ -89,6 +91,7 @@ struct Trainer::State {
   const std::shared_ptr<const Tokenizer> tokenizer;
   ChangedGptTask task;
   TrainingRun run;
+  std::optional<megatron::Trainer> stepper;  // of train_step()
 };
 
 Trainer::Trainer(const Settings& settings, const World& world)
@@ -97,7 +100,30 @@ Trainer::Trainer(const Settings& settings, const Task& task, const World& world)
     : state_(std::make_unique<State>(settings, task, world)) {}
 Trainer::~Trainer() = default;
 
-void Trainer::train() { state_->run.train(); }
+void Trainer::train() {
+  state_->stepper.reset();
+  state_->run.train();
+}
+
+StepResult Trainer::train_step() {
+  TrainingState& state = state_->run.state();
+  if (!state_->stepper) {
+    state_->task.open_data(state.progress);
+    state_->stepper.emplace(state_->config, state_->task, state);
+  }
+  state.microbatches.update(state.progress.consumed_train_samples, true);
+  state_->stepper->train_step();
+  state_->stepper->finish_step();
+  const IterationResult result = state_->stepper->take_finished().value().result;
+  StepResult step;
+  step.iteration = state.progress.iteration;
+  step.is_skipped = result.is_skipped;
+  if (!result.losses.empty()) step.loss = result.losses.front().second;
+  step.grad_norm = result.grad_norm;
+  step.learning_rate = result.learning_rate;
+  return step;
+}
+
 void Trainer::save() { state_->run.save(); }
 int64_t Trainer::iteration() const { return state_->run.state().progress.iteration; }
 std::vector<NamedTensor> Trainer::parameters() const {

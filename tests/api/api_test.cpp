@@ -117,6 +117,24 @@ TEST(Trainer, TrainsATaskWhoseModelCounts) {
   EXPECT_EQ(std::max_element(last, last + 20) - last, 7);
 }
 
+TEST(Trainer, RunsTheIterationsOfARunOneByOne) {
+  const CountingTask task;
+  Trainer whole(tiny_gpt(3), task);
+  whole.train();
+  Trainer trainer(tiny_gpt(3), task);
+  double first = 0;
+  for (int64_t iteration = 1; iteration <= 3; ++iteration) {
+    const StepResult step = trainer.train_step();
+    EXPECT_EQ(step.iteration, iteration);
+    EXPECT_FALSE(step.is_skipped);
+    EXPECT_GT(step.grad_norm.value(), 0);
+    if (iteration == 1) first = step.loss.value();
+    if (iteration == 3) EXPECT_LT(step.loss.value(), first);
+  }
+  const std::string words = "word_embeddings.weight";
+  EXPECT_EQ(elements_of(trainer, words), elements_of(whole, words));
+}
+
 TEST(Ranks, ShareAModel) {
   run_ranks(2, [](const World& world) {
     EXPECT_EQ(world.size(), 2);
