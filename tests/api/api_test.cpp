@@ -129,7 +129,9 @@ TEST(Trainer, RunsTheIterationsOfARunOneByOne) {
     EXPECT_FALSE(step.is_skipped);
     EXPECT_GT(step.grad_norm.value(), 0);
     if (iteration == 1) first = step.loss.value();
-    if (iteration == 3) EXPECT_LT(step.loss.value(), first);
+    if (iteration == 3) {
+      EXPECT_LT(step.loss.value(), first);
+    }
   }
   const std::string words = "word_embeddings.weight";
   EXPECT_EQ(elements_of(trainer, words), elements_of(whole, words));
