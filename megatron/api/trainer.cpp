@@ -19,6 +19,7 @@ class ChangedGptTask final : public GptTask {
   ChangedGptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                  const Task& changes)
       : GptTask(config, std::move(tokenizer)), changes_(changes) {}
+  ~ChangedGptTask() override { close(); }
 
   void adjust_parameter(OptimizedParameter& parameter) const override {
     ParameterOptions options = {parameter.has_weight_decay, parameter.lr_mult};

@@ -7,19 +7,19 @@
 namespace megatron {
 namespace {
 
-struct FeedForward {
+struct T5FeedForward {
   const char* name;          // feed_forward_proj
   const char* dense_act_fn;  // of transformers 5
   Activation activation;
 };
-constexpr FeedForward kFeedForwards[] = {
+constexpr T5FeedForward kFeedForwards[] = {
     {"relu", "relu", Activation::kRelu},
     {"gated-gelu", "gelu_new", Activation::kGegluTanh},
     {"gated-silu", "silu", Activation::kSwigluSecond},
 };
 
-const FeedForward* feed_forward_of(Activation activation) {
-  for (const FeedForward& row : kFeedForwards) {
+const T5FeedForward* feed_forward_of(Activation activation) {
+  for (const T5FeedForward& row : kFeedForwards) {
     if (row.activation == activation) return &row;
   }
   return nullptr;
@@ -28,7 +28,7 @@ const FeedForward* feed_forward_of(Activation activation) {
 Activation activation_in(const HfFields& fields) {
   constexpr const char* kField = "feed_forward_proj";
   const std::string name = fields.text(kField, "relu");
-  for (const FeedForward& row : kFeedForwards) {
+  for (const T5FeedForward& row : kFeedForwards) {
     if (name == row.name) return row.activation;
   }
   fields.unsupported(kField, "known are relu, gated-gelu and gated-silu");
@@ -82,7 +82,7 @@ std::vector<std::string> hf_t5_differences(const TransformerConfig& c) {
 }
 
 nlohmann::json hf_t5_fields(const TransformerConfig& c) {
-  const FeedForward* feed_forward = feed_forward_of(c.activation);
+  const T5FeedForward* feed_forward = feed_forward_of(c.activation);
   invariant(feed_forward != nullptr, "a T5 of transformers has one of its activations");
   return {{"num_layers", c.num_layers},
           {"num_decoder_layers", c.decoder_num_layers},
