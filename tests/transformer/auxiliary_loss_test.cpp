@@ -66,11 +66,11 @@ TransformerConfig recomputed_config(const Recomputation& recomputation) {
 
 // One forward pass, and the sum that training minimises: sum(w y), and every auxiliary loss.
 struct LossPass {
+  RandomState random{7};  // read again by recomputation
   Variable y;
   std::vector<Variable> losses;
 
   LossPass(const TransformerBlock& block, const Variable& x, bool wants_losses = true) {
-    RandomState random(7);
     ForwardContext context;
     context.random = &random;
     if (wants_losses) context.auxiliary_losses = &losses;
@@ -135,14 +135,12 @@ TEST_P(AuxiliaryLossTest, RecomputationChangesNoBit) {
   const TransformerBlock block(recomputed_config(GetParam()), kDecoder, kBothLayers, {}, Stream{},
                                make_layer_with_loss);
   const Tensor w = random_hidden(5, kHidden, 2);
-  const auto run = [&](const TransformerBlock& one) {
-    initialize(one, 3);
-    LossPass pass(one, Variable(random_hidden(5, kHidden, 1)));
-    pass.run_backward(w);
-    return pass;
-  };
-  const LossPass want = run(plain);
-  const LossPass got = run(block);
+  for (const TransformerBlock* const one : {&plain, &block}) initialize(*one, 3);
+  const Variable x(random_hidden(5, kHidden, 1));
+  const LossPass want(plain, x);
+  const LossPass got(block, x);
+  want.run_backward(w);
+  got.run_backward(w);
   expect_identical(got.y.data(), want.y.data());
   for (size_t i = 0; i < 2; ++i) expect_identical(got.losses[i].data(), want.losses[i].data());
   const std::vector<Parameter> wanted = named_parameters(plain);
