@@ -10,6 +10,7 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/bert.h"
 #include "megatron/tasks/classification_data.h"
@@ -21,8 +22,7 @@ using nlohmann::json;
 
 struct ClassifyTextFlags {
   ModelFlags model;
-  std::vector<std::string> prompts;
-  std::string prompt_file;
+  PromptFlags texts;
   bool are_marks = false;
 };
 
@@ -30,10 +30,9 @@ FlagTable flags_of(ClassifyTextFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("texts");
-  table.add("--prompt", flags.prompts, "Texts to classify.").none();
-  table.add_optional("--prompt-file", flags.prompt_file,
-                     "File with one text per line, or JSON lines {\"text\": ..., \"text_pair\": "
-                     "..., \"id\": ...}, whose id stands in the answer; - is standard input.");
+  add_prompt_flags(
+      table, flags.texts, "Texts to classify.",
+      "{\"text\": ..., \"text_pair\": ..., \"id\": ...}, whose id stands in the answer");
   table.group("output");
   table.add_switch(
       "--marks", flags.are_marks,
@@ -43,7 +42,7 @@ FlagTable flags_of(ClassifyTextFlags& flags) {
 }
 
 std::vector<std::string> problems(const ClassifyTextFlags& flags) {
-  if (!flags.prompts.empty() || !flags.prompt_file.empty()) return {};
+  if (flags.texts.are_given()) return {};
   return {"there is nothing to classify; give --prompt TEXT or --prompt-file FILE"};
 }
 
@@ -106,16 +105,16 @@ int classify_text(std::span<const std::string> words, const comm::Group& world) 
         loaded.bert_inference(), texts, are_marks ? ClassKind::kMarks : ClassKind::kOneOfAll);
     if (world.rank() == 0) print_classes(request, loaded, probabilities.front());
   };
-  for (const std::string& text : flags.prompts) {
+  for (const std::string& text : flags.texts.prompts) {
     json request;
     if (world.rank() == 0) request = request_of({{"text", text}}, loaded);
     classify(shared(request, world));
   }
-  if (flags.prompt_file.empty()) return 0;
+  if (flags.texts.prompt_file.empty()) return 0;
   const auto read = [&](const std::string& line) {
     return request_of(line.starts_with("{") ? object_of(line) : json{{"text", line}}, loaded);
   };
-  each_request(flags.prompt_file, world, read, classify);
+  each_request(flags.texts.prompt_file, world, read, classify);
   return 0;
 }
 

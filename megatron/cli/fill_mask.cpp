@@ -9,6 +9,7 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/bert.h"
 
@@ -19,8 +20,7 @@ using nlohmann::json;
 
 struct FillFlags {
   ModelFlags model;
-  std::vector<std::string> prompts;
-  std::string prompt_file;
+  PromptFlags texts;
   int64_t top_k = 5;
   bool as_json = false;
 };
@@ -29,11 +29,8 @@ FlagTable flags_of(FillFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("prompts");
-  table.add("--prompt", flags.prompts, "Texts with [MASK] for missing words.").none();
-  table.add_optional("--prompt-file", flags.prompt_file,
-                     "File with one text per line, or JSON lines {\"text\": ...} or {\"ids\": "
-                     "[...]}; - is standard "
-                     "input.");
+  add_prompt_flags(table, flags.texts, "Texts with [MASK] for missing words.",
+                   "{\"text\": ...} or {\"ids\": [...]}");
   table.group("output");
   table.add("--top-k", flags.top_k, "Number of words for each [MASK].");
   table.add_switch("--json", flags.as_json, "Print one JSON object per text.");
@@ -43,7 +40,7 @@ FlagTable flags_of(FillFlags& flags) {
 std::vector<std::string> problems(const FillFlags& flags) {
   std::vector<std::string> found;
   if (flags.top_k < 1) found.push_back(fmt::format("--top-k {} must be at least 1", flags.top_k));
-  if (flags.prompts.empty() && flags.prompt_file.empty()) {
+  if (!flags.texts.are_given()) {
     found.emplace_back(
         "there is nothing to fill; give --prompt \"text with [MASK]\" or "
         "--prompt-file");
@@ -148,15 +145,15 @@ int fill_mask(std::span<const std::string> words, const comm::Group& world) {
                                        request.at("vocab_size"));
     if (world.rank() == 0) print_filled(flags.as_json, loaded, ids, positions, filled);
   };
-  for (const std::string& text : flags.prompts) {
+  for (const std::string& text : flags.texts.prompts) {
     json request;
     if (world.rank() == 0) request = request_of(text, loaded);
     fill(shared(request, world));
   }
-  if (flags.prompt_file.empty()) return 0;
+  if (flags.texts.prompt_file.empty()) return 0;
   each_request(
-      flags.prompt_file, world, [&](const std::string& line) { return request_of(line, loaded); },
-      fill);
+      flags.texts.prompt_file, world,
+      [&](const std::string& line) { return request_of(line, loaded); }, fill);
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
 #include "megatron/cli/sample_files.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/generate.h"
@@ -28,17 +29,13 @@ constexpr int64_t kNewTokens = 64;  // if --max-new-tokens is not given
 
 struct GenerateFlags {
   ModelFlags model;
-  std::vector<std::string> prompts;
-  std::string prompt_file;
+  PromptFlags texts;
   int64_t max_new_tokens = kNoToken;
-  SamplingOptions sampling = {};
-  bool greedy = false;
+  DrawFlags draws;
   bool ignore_eod = false;
   std::vector<std::string> stop;
   bool add_bos = false;
   int64_t num_beams = 0;
-  double length_penalty = 1.0;
-  int64_t seed = 1234;
   bool as_json = false;
   bool logprobs = false;
   bool return_logits = false;
@@ -49,23 +46,16 @@ FlagTable flags_of(GenerateFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("prompts");
-  table.add("--prompt", flags.prompts, "Texts to continue; the encoder of a T5 reads them.").none();
-  table.add_optional(
-      "--prompt-file", flags.prompt_file,
-      "File with one prompt per line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "
-      "- is standard input.");
+  add_prompt_flags(table, flags.texts, "Texts to continue; the encoder of a T5 reads them.",
+                   "{\"text\": ...} or {\"ids\": [...]}");
   table.group("generation");
   table
       .add_optional("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
                     "Tokens to add to each prompt; if not given 64, or as many as the model has "
                     "positions for.")
       .at_most(int64_t{1} << 24);
-  table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
-  SamplingOptions& sampling = flags.sampling;
-  table.add("--temperature", sampling.temperature, "Logits are divided by it.");
-  table.add("--top-k", sampling.top_k, "Draw among the k most probable tokens; 0: among all.");
-  table.add("--top-p", sampling.top_p,
-            "Draw among the most probable tokens whose probabilities sum to p; 0: among all.");
+  add_draw_flags(table, flags.draws);
+  SamplingOptions& sampling = flags.draws.sampling;
   table.add("--top-p-decay", sampling.top_p_decay, "Multiply p by it after every token; 0: never.");
   table.add("--top-p-bound", sampling.top_p_bound, "p never decays below it.");
   table.add("--min-p", sampling.min_p,
@@ -74,15 +64,12 @@ FlagTable flags_of(GenerateFlags& flags) {
             "Make tokens that the text has less probable; 1: no.");
   table.add("--num-beams", flags.num_beams,
             "Search the most probable text with so many beams instead of drawing.");
-  table.add("--length-penalty", flags.length_penalty,
-            "With --num-beams: scores are divided by length to this power.");
   table.add("--stop", flags.stop, "Texts that end the continuation; they are not printed.").none();
   table.add_switch("--add-BOS", flags.add_bos,
                    "Put the end-of-document token before each prompt, which may then be empty.");
   table.add_switch("--ignore-eod", flags.ignore_eod,
                    "Continue after a token that ends a text: eos_token_id of the model's "
                    "config.json or generation_config.json, or else the tokenizer's.");
-  table.add("--seed", flags.seed, "Seed of the draws.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
   table.group("output");
   table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
@@ -95,26 +82,10 @@ FlagTable flags_of(GenerateFlags& flags) {
 }
 
 std::vector<std::string> problems(const GenerateFlags& flags) {
-  std::vector<std::string> found;
+  std::vector<std::string> found = cli::problems(flags.draws.sampling);
   const auto require = [&](bool holds, std::string problem) {
     if (!holds) found.push_back(std::move(problem));
   };
-  const SamplingOptions& sampling = flags.sampling;
-  const auto require_share = [&](const char* flag, double value) {
-    require(value >= 0 && value <= 1, fmt::format("{} {} must be between 0 and 1", flag, value));
-  };
-  require(sampling.temperature > 0,
-          fmt::format("--temperature {} must be above 0; use --greedy for no randomness",
-                      sampling.temperature));
-  require(sampling.top_k >= 0, fmt::format("--top-k {} must be 0 or more", sampling.top_k));
-  require_share("--top-p", sampling.top_p);
-  require_share("--top-p-decay", sampling.top_p_decay);
-  require_share("--top-p-bound", sampling.top_p_bound);
-  require_share("--min-p", sampling.min_p);
-  require(sampling.top_p > 0 || (sampling.top_p_decay == 0 && sampling.top_p_bound == 0),
-          "--top-p-decay and --top-p-bound change --top-p; give it, too");
-  require(sampling.repetition_penalty > 0,
-          fmt::format("--repetition-penalty {} must be above 0", sampling.repetition_penalty));
   require(flags.num_beams >= 0, fmt::format("--num-beams {} must be 0 or more", flags.num_beams));
   require(!flags.return_logits,
           "--return_logits: generate prints no logits; use megatron score --logits for those of a "
@@ -128,7 +99,7 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
     require(flags.stop.empty(),
             "--stop has no effect on samples; remove it, or give the prompts with --prompt-file");
   } else {
-    require(!flags.prompts.empty() || !flags.prompt_file.empty(),
+    require(flags.texts.are_given(),
             "there is nothing to continue; give --prompt \"text\" or --prompt-file");
   }
   return found;
@@ -141,10 +112,10 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
     if (flags.add_bos) ids.insert(ids.begin(), gpt.required_tokenizer().eod());
     return ids;
   };
-  for (const std::string& text : flags.prompts) prompts.push_back(encoded(text));
-  if (flags.prompt_file.empty()) return prompts;
-  each_line(flags.prompt_file, [&](const std::string& line, int64_t number) {
-    about_line(flags.prompt_file, number, [&] {
+  for (const std::string& text : flags.texts.prompts) prompts.push_back(encoded(text));
+  if (flags.texts.prompt_file.empty()) return prompts;
+  each_line(flags.texts.prompt_file, [&](const std::string& line, int64_t number) {
+    about_line(flags.texts.prompt_file, number, [&] {
       prompts.push_back(line.starts_with("{") ? ids_of(object_of(line), gpt) : encoded(line));
       if (prompts.back().empty()) {
         throw ConfigError("the prompt has no tokens; remove the line or give it some text");
@@ -295,13 +266,11 @@ std::vector<Generation> generations(const GenerateFlags& flags, const LoadedMode
 std::vector<Request> requests_of(const GenerateFlags& flags, const json& read, int64_t positions) {
   Request base;
   base.max_new_tokens = flags.max_new_tokens == kNoToken ? kNewTokens : flags.max_new_tokens;
-  base.sampling = flags.sampling;
-  if (flags.greedy) base.sampling.top_k = 1;
-  base.seed = static_cast<uint64_t>(flags.seed);
+  flags.draws.apply(base);
   base.return_log_probabilities = flags.logprobs;
   base.vocab_size = read.at("vocab_size");
   base.stop_tokens = read.at("stop_tokens").get<std::vector<int32_t>>();
-  if (flags.num_beams > 0) base.beams = BeamOptions{flags.num_beams, flags.length_penalty};
+  if (flags.num_beams > 0) base.beams = BeamOptions{flags.num_beams, flags.draws.length_penalty};
   std::vector<Request> requests;
   for (const json& prompt : read.at("prompts")) {
     Request& one = requests.emplace_back(base);

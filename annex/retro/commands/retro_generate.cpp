@@ -14,6 +14,7 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
@@ -40,12 +41,9 @@ struct RetroGenerateFlags {
   int64_t seq_length = 0;
   int64_t out_seq_length = 256;
   int64_t max_new_tokens = 66;
-  SamplingOptions sampling;
-  bool greedy = false;
+  DrawFlags draws;
   bool beam_search = false;
   int64_t beam_size = 5;
-  double length_penalty = 1;
-  int64_t seed = 1234;
 };
 
 FlagTable flags_of(RetroGenerateFlags& flags) {
@@ -72,16 +70,9 @@ FlagTable flags_of(RetroGenerateFlags& flags) {
   table.add("--max-new-tokens", flags.max_new_tokens,
             "Most tokens of an answer, which is never longer than its prompt.");
   table.group("generation");
-  table.add("--temperature", flags.sampling.temperature, "Logits are divided by it.");
-  table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top_k 1.");
-  table.add("--top_k", flags.sampling.top_k, "Draw among the k most probable tokens; 0: all.");
-  table.add("--top_p", flags.sampling.top_p,
-            "Draw among the most probable tokens whose probabilities sum to p; 0: all.");
+  add_draw_flags(table, flags.draws);
   table.add_switch("--beam-search", flags.beam_search, "Search the most probable answer.");
   table.add("--beam-size", flags.beam_size, "Texts that the search keeps.");
-  table.add("--length-penalty", flags.length_penalty,
-            "Of the search: scores are divided by length to this power.");
-  table.add("--seed", flags.seed, "Seed of the draws.");
   add_unread_flags(table, flags.dialogues.without_effect);
   for (const char* name : {"--recompute", "--debug-gen", "--retro-add-retriever"}) {
     table.add_entry(name, FlagType::kSwitch, flags.dialogues.without_effect, false, "Not needed.");
@@ -112,13 +103,9 @@ std::vector<std::string> problems(const RetroGenerateFlags& flags) {
   positive("--out-seq-length", flags.out_seq_length);
   positive("--max-new-tokens", flags.max_new_tokens);
   if (flags.beam_search) positive("--beam-size", flags.beam_size);
-  require(flags.sampling.temperature > 0,
-          fmt::format("--temperature {} must be above 0; use --greedy for no randomness",
-                      flags.sampling.temperature));
-  require(flags.sampling.top_k >= 0,
-          fmt::format("--top_k {} must be 0 or more", flags.sampling.top_k));
-  require(flags.sampling.top_p >= 0 && flags.sampling.top_p <= 1,
-          fmt::format("--top_p {} must be between 0 and 1", flags.sampling.top_p));
+  for (std::string& problem : cli::problems(flags.draws.sampling)) {
+    found.push_back(std::move(problem));
+  }
   return found;
 }
 
@@ -156,12 +143,10 @@ json read_questions(const RetroGenerateFlags& flags, const LoadedModel& loaded) 
 std::vector<Request> requests_of(const RetroGenerateFlags& flags, const json& read,
                                  const TransformerConfig& model) {
   Request base;
-  base.sampling = flags.sampling;
-  if (flags.greedy) base.sampling.top_k = 1;
-  base.seed = static_cast<uint64_t>(flags.seed);
+  flags.draws.apply(base);
   base.vocab_size = read.at("vocab_size");
   base.stop_tokens = {read.at("eod").get<int32_t>()};
-  if (flags.beam_search) base.beams = BeamOptions{flags.beam_size, flags.length_penalty};
+  if (flags.beam_search) base.beams = BeamOptions{flags.beam_size, flags.draws.length_penalty};
   std::vector<Request> requests;
   for (const json& question : read.at("questions")) {
     Request& one = requests.emplace_back(base);

@@ -1,0 +1,58 @@
+#include "megatron/cli/text_flags.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace megatron::cli {
+
+void add_prompt_flags(FlagTable& table, PromptFlags& flags, std::string help,
+                      const std::string& members) {
+  table.add("--prompt", flags.prompts, std::move(help)).none();
+  table.add_optional(
+      "--prompt-file", flags.prompt_file,
+      fmt::format("File with one text per line, or JSON lines {}; - is standard input.", members));
+}
+
+void DrawFlags::apply(Request& request) const {
+  request.sampling = sampling;
+  if (greedy) request.sampling.top_k = 1;
+  request.seed = static_cast<uint64_t>(seed);
+}
+
+void add_draw_flags(FlagTable& table, DrawFlags& flags) {
+  table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
+  SamplingOptions& sampling = flags.sampling;
+  table.add("--temperature", sampling.temperature, "Logits are divided by it.");
+  table.add("--top-k", sampling.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--top-p", sampling.top_p,
+            "Draw among the most probable tokens whose probabilities sum to p; 0: among all.");
+  table.add("--length-penalty", flags.length_penalty,
+            "Of beam search: scores are divided by length to this power.");
+  table.add("--seed", flags.seed, "Seed of the draws.");
+}
+
+std::vector<std::string> problems(const SamplingOptions& sampling) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  const auto require_share = [&](const char* flag, double value) {
+    require(value >= 0 && value <= 1, fmt::format("{} {} must be between 0 and 1", flag, value));
+  };
+  require(sampling.temperature > 0,
+          fmt::format("--temperature {} must be above 0; use --greedy for no randomness",
+                      sampling.temperature));
+  require(sampling.top_k >= 0, fmt::format("--top-k {} must be 0 or more", sampling.top_k));
+  require_share("--top-p", sampling.top_p);
+  require_share("--top-p-decay", sampling.top_p_decay);
+  require_share("--top-p-bound", sampling.top_p_bound);
+  require_share("--min-p", sampling.min_p);
+  require(sampling.top_p > 0 || (sampling.top_p_decay == 0 && sampling.top_p_bound == 0),
+          "--top-p-decay and --top-p-bound change --top-p; give it, too");
+  require(sampling.repetition_penalty > 0,
+          fmt::format("--repetition-penalty {} must be above 0", sampling.repetition_penalty));
+  return found;
+}
+
+}  // namespace megatron::cli

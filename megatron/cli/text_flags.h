@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/inference/request.h"
+#include "megatron/settings/flag_table.h"
+
+// Groups of flags of the commands that read texts and of those that write them.
+namespace megatron::cli {
+
+struct PromptFlags {
+  std::vector<std::string> prompts;
+  std::string prompt_file;
+
+  bool are_given() const { return !prompts.empty() || !prompt_file.empty(); }
+};
+// --prompt, with such a help, and --prompt-file, whose JSON lines have the members `members`.
+void add_prompt_flags(FlagTable& table, PromptFlags& flags, std::string help,
+                      const std::string& members);
+
+struct DrawFlags {
+  SamplingOptions sampling = {};
+  bool greedy = false;
+  double length_penalty = 1;
+  int64_t seed = 1234;
+
+  // Sets sampling and seed of a request.
+  void apply(Request& request) const;
+};
+// --temperature, --greedy, --top-k, --top-p, --length-penalty, --seed.
+void add_draw_flags(FlagTable& table, DrawFlags& flags);
+// Everything wrong with the sampling, one sentence each.
+std::vector<std::string> problems(const SamplingOptions& sampling);
+
+}  // namespace megatron::cli
