@@ -114,7 +114,7 @@ void scale_rows(T* c, int64_t stride, int64_t rows, int64_t cols, float beta) {
 }
 
 // Scratch of one thread, in floats.
-struct Scratch {
+struct ThreadFloats {
   static constexpr int64_t kA = kRows * kRowStride;
   static constexpr int64_t kB = kDepth * kCols;
   static constexpr int64_t kSums = kRowsPerPass * kCols;
@@ -127,8 +127,8 @@ void multiply_part(const Part& part, C* c, int64_t n, const GemmMatrix<T>& a,
                    float* scratch) {
   constexpr bool kInPlace = std::is_same_v<C, float>;
   float* const packed_a = scratch;
-  float* const packed_b = packed_a + Scratch::kA;
-  float* const buffer = packed_b + Scratch::kB;
+  float* const packed_b = packed_a + ThreadFloats::kA;
+  float* const buffer = packed_b + ThreadFloats::kB;
   for (int64_t col = part.first_col; col < part.last_col; col += kCols) {
     const int64_t cols = std::min(kCols, part.last_col - col);
     for (int64_t row = part.first_row; row < part.last_row; row += kRowsPerPass) {
@@ -200,7 +200,7 @@ int64_t boundary(int64_t extent, int64_t unit, int64_t part, int64_t parts) {
 int64_t columns_of_panels(int64_t n) { return num_panels(n) * kTileCols; }
 
 int64_t floats_of_thread(DType c) {
-  return Scratch::kA + Scratch::kB + (c == DType::kFloat32 ? 0 : Scratch::kSums);
+  return ThreadFloats::kA + ThreadFloats::kB + (c == DType::kFloat32 ? 0 : ThreadFloats::kSums);
 }
 
 }  // namespace
