@@ -192,6 +192,16 @@ size_t bytes_of_chunk(std::string_view text) {
 
 }  // namespace
 
+enum class SentenceSplitter::Answer { kYes, kNo, kUnknown };
+
+// A possible end of a sentence and begin of the next one.
+struct SentenceSplitter::Candidate {
+  size_t begin = 0;        // of the candidate
+  size_t end = 0;          // of the sentence
+  size_t next = 0;         // begin of the next sentence
+  size_t context_end = 0;  // of the deciding text
+};
+
 void SentenceSplitter::split(std::string_view text, std::vector<std::string_view>& sentences) {
   while (!text.empty()) {
     const size_t chunk = bytes_of_chunk(text);

@@ -29,13 +29,7 @@ class SentenceSplitter {
   void split(std::string_view text, std::vector<std::string_view>& sentences);
 
  private:
-  // A possible end of a sentence and begin of the next one.
-  struct Candidate {
-    size_t begin = 0;        // of the candidate
-    size_t end = 0;          // of the sentence
-    size_t next = 0;         // begin of the next sentence
-    size_t context_end = 0;  // of the deciding text
-  };
+  struct Candidate;
   struct Part {
     size_t begin = 0;
     size_t end = 0;
@@ -48,7 +42,7 @@ class SentenceSplitter {
     bool is_abbreviation = false;
     bool is_ellipsis = false;
   };
-  enum class Answer { kYes, kNo, kUnknown };
+  enum class Answer;
 
   void split_chunk(std::string_view text, std::vector<std::string_view>& sentences);
   bool find_candidate(std::string_view text, size_t from, Candidate& found) const;

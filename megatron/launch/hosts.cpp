@@ -70,6 +70,14 @@ JobOutcome lost(const std::string& name, const std::string& what) {
 
 }  // namespace
 
+// To host 0; on host 0, to another one.
+struct Hosts::Link {
+  std::string name;  // "host 1 (gpu2)"
+  comm::tcp::Channel channel;
+  bool is_gone = false;
+  std::optional<JobOutcome> outcome;  // host 0: of its ranks; others: of all
+};
+
 JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes) {
   // The greater, the more it says about what went wrong.
   const auto weight = [](const JobOutcome& outcome) {
@@ -111,6 +119,8 @@ Hosts::Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
         {rendezvous.members[static_cast<size_t>(host)].name, std::move(channel), false, {}});
   }
 }
+
+Hosts::~Hosts() = default;
 
 void Hosts::read_links() {
   for (Link& link : links_) {

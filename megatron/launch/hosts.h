@@ -34,6 +34,7 @@ class Hosts {
   // `ranks_port` is where rank 0 may wait, on host 0.
   Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
         std::chrono::milliseconds timeout);
+  ~Hosts();
 
   // Where the ranks meet, and the secret of this job's ranks: equal on all hosts, and never sent.
   int ranks_port() const { return ranks_port_; }
@@ -45,13 +46,7 @@ class Hosts {
   JobOutcome agreed(const JobOutcome& here);
 
  private:
-  // To host 0; on host 0, to another one.
-  struct Link {
-    std::string name;  // "host 1 (gpu2)"
-    comm::tcp::Channel channel;
-    bool is_gone = false;
-    std::optional<JobOutcome> outcome;  // host 0: of its ranks; others: of all
-  };
+  struct Link;
 
   // Takes in what has come.
   void read_links();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 
@@ -41,6 +42,30 @@ ordered_json optional_json(const std::optional<double>& value) {
 
 }  // namespace
 
+// What the interface tells of a token: for chats an object, else a list of the four columns.
+struct CompletionAnswer::Entry {
+  json value;
+  int64_t begin = -1;  // characters drawn before the token's; below 0: it is the prompt's
+};
+
+struct CompletionAnswer::Choice {
+  TextStream stream;
+  std::string text = {};
+  size_t num_tokens = 0;
+  std::vector<Entry> entries = {};  // of tokens
+  size_t num_given = 0;             // entries, with the text of their tokens
+  size_t next_forced = 1;           // token of the prompt
+  std::string finish_reason = {};
+  bool is_over = false;
+};
+
+// A token and where it stands in the choice's text.
+struct CompletionAnswer::Place {
+  int32_t token = 0;
+  int64_t offset = 0;                     // in characters
+  std::optional<std::string> bytes = {};  // none: it ends the text and is no part of it
+};
+
 CompletionAnswer::CompletionAnswer(const ServedModel& model, const Completion& completion)
     : model_(model), completion_(completion), id_(new_id(completion.is_chat)), created_(now()) {
   for (size_t prompt = 0; prompt < completion.prompts.size(); ++prompt) {
@@ -59,6 +84,10 @@ CompletionAnswer::CompletionAnswer(const ServedModel& model, const Completion& c
     }
   }
 }
+
+CompletionAnswer::~CompletionAnswer() = default;
+
+bool CompletionAnswer::is_over(size_t index) const { return choices_[index].is_over; }
 
 // Finds the tokens of a prompt in its text, which may lack what the tokenizer puts before a text.
 void CompletionAnswer::place_prompt(size_t prompt) {

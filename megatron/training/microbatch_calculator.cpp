@@ -64,6 +64,12 @@ std::vector<std::string_view> words_of(std::string_view text) {
 
 }  // namespace
 
+// The length of the ramp-up in iterations and samples.
+struct BatchSizeSchedule::Ramp {
+  int64_t iterations = 0;
+  int64_t consumed = 0;
+};
+
 BatchSizeSchedule BatchSizeSchedule::constant(int64_t batch_size) {
   BatchSizeSchedule schedule;
   schedule.final_batch_size_ = batch_size;

@@ -46,11 +46,7 @@ class BatchSizeSchedule {
   };
 
   int64_t final_batch_size_ = 0;
-  // The length of the ramp-up in iterations and samples.
-  struct Ramp {
-    int64_t iterations = 0;
-    int64_t consumed = 0;
-  };
+  struct Ramp;
   Ramp whole_ramp() const;
 
   std::optional<RampupBatchSize> ramp_;

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <map>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -41,6 +45,37 @@ bool is_valid(const Header& header) {
   }
   return !is_message(call) || header.bytes == call.bytes();
 }
+
+struct MessageRouter::Letter {  // a message that arrived early
+  Header header;
+  std::vector<std::byte> body;
+};
+
+struct MessageRouter::Awaited {
+  Parcel parcel;
+  int peer = 0;  // its rank in the world
+  bool is_done = false;
+};
+
+enum class MessageRouter::Phase { kHeader, kBody };
+
+struct MessageRouter::Peer {
+  Phase phase = Phase::kHeader;
+  Awaited* to = nullptr;  // receiver of the body under way; null: a letter
+  Letter letter;
+  // By group, and whether it is a message or a collective.
+  std::map<std::pair<uint64_t, bool>, std::deque<Letter>> early;
+};
+
+struct MessageRouter::Posted {
+  std::vector<std::byte> body;
+  std::unique_ptr<Sending> sending;
+};
+
+struct MessageRouter::Mail {
+  std::unordered_map<int, Peer> peers;
+  std::deque<Posted> posted;
+};
 
 class MessageRouter::Patience {
  public:
@@ -129,7 +164,8 @@ MessageRouter::MessageRouter(std::unique_ptr<Wire> wire, std::shared_ptr<RankCon
     : wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
-      context_(std::move(context)) {
+      context_(std::move(context)),
+      mail_(std::make_unique<Mail>()) {
   if (porter == ProgressThread::kNone) return;
   try {
     porter_ = std::thread([this] { run_porter(); });
@@ -205,7 +241,7 @@ void MessageRouter::close() {
 MessageRouter::Traffic MessageRouter::traffic() const {
   const std::lock_guard lock(mutex_);
   Traffic traffic = traffic_;
-  traffic.peers = static_cast<int64_t>(peers_.size());
+  traffic.peers = static_cast<int64_t>(mail_->peers.size());
   return traffic;
 }
 
@@ -243,7 +279,7 @@ bool MessageRouter::is_letter_done(int peer, Peer& from) {
 }
 
 bool MessageRouter::progress(const Round& round, Awaited& awaited) {
-  Peer& peer = peers_[awaited.peer];
+  Peer& peer = mail_->peers[awaited.peer];
   std::deque<Letter>& early = peer.early[{round.group, is_message(round.call)}];
   if (peer.to == nullptr && !early.empty()) {
     const Letter letter = std::move(early.front());
@@ -304,7 +340,7 @@ void MessageRouter::give_up(const Round& round, std::span<const Awaited> awaited
 
 std::unique_ptr<Sending> MessageRouter::begin(const Round& round, const Parcel& parcel) {
   const int peer = round.self.membership().world_ranks[static_cast<size_t>(parcel.member)];
-  peers_.try_emplace(peer);
+  mail_->peers.try_emplace(peer);
   traffic_.messages += 1;
   traffic_.bytes += parcel.bytes;
   return wire_->send(peer, {round.group, round.call, parcel.bytes}, parcel.data);
@@ -350,7 +386,7 @@ void MessageRouter::exchange(const Round& round, std::span<const Parcel> out,
     if (!has_time) give_up(round, awaited);
   }
   is_waiting_ = false;
-  if (!posted_.empty()) wire_->wake();
+  if (!mail_->posted.empty()) wire_->wake();
 }
 
 void MessageRouter::finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings,
@@ -377,26 +413,26 @@ void MessageRouter::post(const Round& round, const Parcel& parcel) {
   const std::lock_guard lock(mutex_);
   throw_if_released(round);
   forget_posted();
-  Posted& posted = posted_.emplace_back();
+  Posted& posted = mail_->posted.emplace_back();
   const auto* const data = static_cast<const std::byte*>(parcel.data);
   posted.body.assign(data, data + parcel.bytes);
   posted.sending = begin(round, {parcel.member, posted.body.data(), parcel.bytes});
   forget_posted();
-  if (!posted_.empty()) wire_->wake();
+  if (!mail_->posted.empty()) wire_->wake();
 }
 
 void MessageRouter::forget_posted() {
-  std::erase_if(posted_, [](const Posted& one) { return one.sending->is_done(); });
+  std::erase_if(mail_->posted, [](const Posted& one) { return one.sending->is_done(); });
 }
 
 void MessageRouter::flush() {
   Lock lock(mutex_);
   is_waiting_ = true;
   Patience patience(*this);
-  for (forget_posted(); !posted_.empty(); forget_posted()) {
+  for (forget_posted(); !mail_->posted.empty(); forget_posted()) {
     if (!patience.wait(lock)) {
       throw CommError(fmt::format("{} messages from rank {} of the world were not received",
-                                  posted_.size(), rank_));
+                                  mail_->posted.size(), rank_));
     }
     if (!failure_.empty()) throw CommError(failure_);
   }

@@ -1,19 +1,14 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "megatron/comm/messages/wire.h"
 #include "megatron/comm/transport.h"
@@ -79,27 +74,12 @@ class MessageRouter {
   Traffic traffic() const;
 
  private:
-  struct Letter {  // a message that arrived early
-    Header header;
-    std::vector<std::byte> body;
-  };
-  struct Awaited {
-    Parcel parcel;
-    int peer = 0;  // its rank in the world
-    bool is_done = false;
-  };
-  enum class Phase { kHeader, kBody };
-  struct Peer {
-    Phase phase = Phase::kHeader;
-    Awaited* to = nullptr;  // receiver of the body under way; null: a letter
-    Letter letter;
-    // By group, and whether it is a message or a collective.
-    std::map<std::pair<uint64_t, bool>, std::deque<Letter>> early;
-  };
-  struct Posted {
-    std::vector<std::byte> body;
-    std::unique_ptr<Sending> sending;
-  };
+  struct Letter;
+  struct Awaited;
+  enum class Phase;
+  struct Peer;
+  struct Posted;
+  struct Mail;
   using Lock = std::unique_lock<std::mutex>;
   class Started;
 
@@ -128,8 +108,7 @@ class MessageRouter {
   std::shared_ptr<RankContext> context_;
 
   mutable std::mutex mutex_;  // guards the wire and all that follows
-  std::unordered_map<int, Peer> peers_;
-  std::deque<Posted> posted_;
+  std::unique_ptr<Mail> mail_;
   std::string failure_;
   Traffic traffic_;
   bool is_waiting_ = false;                         // the rank is in a call

@@ -62,6 +62,20 @@ SchemaEntry read_schema_entry(ThriftReader& reader) {
 
 }  // namespace
 
+struct ParquetFile::Column {
+  std::string name;
+  int64_t type = -1;
+  bool is_optional = false;
+  size_t leaf = 0;  // its number in each row group
+};
+
+struct ParquetFile::Chunk {  // of a column in a row group
+  int64_t codec = 0;
+  int64_t num_values = 0;
+  int64_t begin = 0;
+  int64_t bytes = 0;
+};
+
 ParquetFile::ParquetFile(const std::filesystem::path& path) : file_(path) {
   const std::string_view text = text_of(file_);
   if (text.size() < kParquetMagic.size() + kTailBytes || !text.ends_with(kParquetMagic)) {
@@ -80,6 +94,8 @@ ParquetFile::ParquetFile(const std::filesystem::path& path) : file_(path) {
     fail(file_, fmt::format("the Parquet file is damaged: {}", error.what()));
   }
 }
+
+ParquetFile::~ParquetFile() = default;
 
 void ParquetFile::read_description(std::string_view description) {
   ThriftReader reader(description);

@@ -18,6 +18,7 @@ class ParquetFile {
  public:
   // Throws IoError, and FormatError for files that are not Parquet's, or encrypted.
   explicit ParquetFile(const std::filesystem::path& path);
+  ~ParquetFile();
 
   int64_t num_rows() const { return num_rows_; }
   // The names of the columns, those in structures and lists left out.
@@ -28,18 +29,8 @@ class ParquetFile {
                   const std::function<void(std::string_view text)>& take) const;
 
  private:
-  struct Column {
-    std::string name;
-    int64_t type = -1;
-    bool is_optional = false;
-    size_t leaf = 0;  // its number in each row group
-  };
-  struct Chunk {  // of a column in a row group
-    int64_t codec = 0;
-    int64_t num_values = 0;
-    int64_t begin = 0;
-    int64_t bytes = 0;
-  };
+  struct Column;
+  struct Chunk;
 
   void read_description(std::string_view description);
   ColumnPages pages_of(const Column& column, const Chunk& chunk) const;

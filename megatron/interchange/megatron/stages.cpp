@@ -55,6 +55,12 @@ void add_t5_problems(const CheckpointContents& contents, const MegatronLayout& l
 
 }  // namespace
 
+// Layers [first, end) of a stack.
+struct MegatronStages::Layers {
+  int64_t first = 0;
+  int64_t end = 0;
+};
+
 int64_t layers_in(const CheckpointContents& contents, std::string_view stack) {
   int64_t layers = 0;
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {

@@ -37,11 +37,7 @@ class MegatronStages {
   int64_t split_rank() const { return split_rank_; }
 
  private:
-  // Layers [first, end) of a stack.
-  struct Layers {
-    int64_t first = 0;
-    int64_t end = 0;
-  };
+  struct Layers;
   Layers layers_of(std::string_view stack, Place place) const;
 
   int64_t ranks_;

@@ -34,7 +34,7 @@ Charsmap::Charsmap(const std::string& bytes) {
   for (size_t byte = 0; byte < ascii_.size(); ++byte) {
     const char character = static_cast<char>(byte);
     const auto replacement = replacement_of({&character, 1});
-    ascii_[byte] = {replacement.has_value(), std::string(replacement.value_or(""))};
+    if (replacement) ascii_[byte] = *replacement;
   }
 }
 
@@ -69,12 +69,8 @@ std::string Charsmap::apply(std::string_view text) const {
   for (const char* p = text.data(); p < end;) {
     // Two ASCII characters are two clusters, but for CR LF.
     if (is_ascii(*p) && *p != '\r' && (p + 1 == end || is_ascii(p[1]))) {
-      const AsciiRule& rule = ascii_[static_cast<uint8_t>(*p)];
-      if (rule.replaces) {
-        result += rule.by;
-      } else {
-        result += *p;
-      }
+      const std::optional<std::string>& by = ascii_[static_cast<uint8_t>(*p)];
+      result += by ? std::string_view(*by) : std::string_view(p, 1);
       ++p;
       continue;
     }

@@ -28,14 +28,9 @@ class Charsmap {
   // What replaces the shortest beginning of `text` that has a rule; nothing if none has.
   std::optional<std::string_view> replacement_of(std::string_view text) const;
 
-  struct AsciiRule {
-    bool replaces = false;
-    std::string by;
-  };
-
   std::vector<uint32_t> units_;
   std::string replacements_;
-  std::array<AsciiRule, 128> ascii_;  // of clusters of one character
+  std::array<std::optional<std::string>, 128> ascii_;  // replacements of clusters of one character
 };
 
 }  // namespace megatron::hf

@@ -39,6 +39,18 @@ double read_as_there(double value) {
 
 }  // namespace
 
+// The best way to reach a place of the word.
+struct UnigramModel::Step {
+  double score = 0;
+  int64_t begin = -1;  // of its last piece; -1: not reached yet
+  int32_t id = 0;
+};
+
+struct UnigramModel::Part {
+  std::string_view text;
+  int32_t id = 0;
+};
+
 UnigramModel::UnigramModel(const ModelFile& file) {
   int32_t id = 0;
   for (const auto& [piece, score] : file.scores()) {

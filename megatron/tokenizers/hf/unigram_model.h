@@ -23,16 +23,8 @@ class UnigramModel final : public Model {
   int64_t size() const override { return static_cast<int64_t>(scores_.size()); }
 
  private:
-  // The best way to reach a place of the word.
-  struct Step {
-    double score = 0;
-    int64_t begin = -1;  // of its last piece; -1: not reached yet
-    int32_t id = 0;
-  };
-  struct Part {
-    std::string_view text;
-    int32_t id = 0;
-  };
+  struct Step;
+  struct Part;
 
   std::vector<Step> best_steps(std::string_view word) const;
   std::vector<Part> best_parts(std::string_view word) const;

@@ -1,13 +1,14 @@
-#include "megatron/tokenizers/hf/word_models.h"
-
 #include <fmt/format.h>
 
 #include <variant>
 
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/hf/bpe_model.h"
+#include "megatron/tokenizers/hf/model.h"
 #include "megatron/tokenizers/hf/model_file.h"
 #include "megatron/tokenizers/hf/unigram_model.h"
+#include "megatron/tokenizers/hf/vocabulary.h"
+#include "megatron/tokenizers/word_piece.h"
 
 namespace megatron::hf {
 namespace {
@@ -16,6 +17,52 @@ int32_t unknown_id_of(const ModelFile& file, const Vocabulary& vocabulary) {
   return vocabulary.required_id(file.settings.value("unk_token", std::string("[UNK]")),
                                 "unk_token");
 }
+
+// BERT's pieces (word_piece.h), here of words of up to 100 characters unless the file says more.
+class WordPieceModel final : public Model {
+ public:
+  explicit WordPieceModel(const ModelFile& file)
+      : vocabulary_(file.ids()),
+        pieces_({.continuing_prefix =
+                     file.settings.value("continuing_subword_prefix", std::string("##")),
+                 .unknown_id = unknown_id_of(file, vocabulary_),
+                 .max_characters = file.settings.value("max_input_chars_per_word", int64_t{100})}) {
+    vocabulary_.for_each([&](std::string_view piece, int32_t id) { pieces_.add_piece(piece, id); });
+  }
+
+  void append(std::string_view word, std::vector<int32_t>& ids) const override {
+    pieces_.append(word, ids);
+  }
+  std::optional<int32_t> id_of(std::string_view piece) const override {
+    return vocabulary_.id_of(piece);
+  }
+  const std::string* piece(int32_t id) const override { return vocabulary_.piece(id); }
+  int64_t size() const override { return vocabulary_.size(); }
+
+ private:
+  Vocabulary vocabulary_;
+  WordPiece pieces_;
+};
+
+// Whole words; a word that is not in the vocabulary is unknown.
+class WordLevelModel final : public Model {
+ public:
+  explicit WordLevelModel(const ModelFile& file)
+      : vocabulary_(file.ids()), unknown_id_(unknown_id_of(file, vocabulary_)) {}
+
+  void append(std::string_view word, std::vector<int32_t>& ids) const override {
+    ids.push_back(vocabulary_.id_of(word).value_or(unknown_id_));
+  }
+  std::optional<int32_t> id_of(std::string_view piece) const override {
+    return vocabulary_.id_of(piece);
+  }
+  const std::string* piece(int32_t id) const override { return vocabulary_.piece(id); }
+  int64_t size() const override { return vocabulary_.size(); }
+
+ private:
+  Vocabulary vocabulary_;
+  int32_t unknown_id_;
+};
 
 // Old files do not say which model they have.
 std::string type_of(const ModelFile& file) {
@@ -26,18 +73,6 @@ std::string type_of(const ModelFile& file) {
 }
 
 }  // namespace
-
-WordPieceModel::WordPieceModel(const ModelFile& file)
-    : vocabulary_(file.ids()),
-      pieces_(
-          {.continuing_prefix = file.settings.value("continuing_subword_prefix", std::string("##")),
-           .unknown_id = unknown_id_of(file, vocabulary_),
-           .max_characters = file.settings.value("max_input_chars_per_word", int64_t{100})}) {
-  vocabulary_.for_each([&](std::string_view piece, int32_t id) { pieces_.add_piece(piece, id); });
-}
-
-WordLevelModel::WordLevelModel(const ModelFile& file)
-    : vocabulary_(file.ids()), unknown_id_(unknown_id_of(file, vocabulary_)) {}
 
 std::unique_ptr<Model> make_model(const ModelFile& file) {
   const std::string type = type_of(file);
