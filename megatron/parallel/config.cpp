@@ -41,6 +41,11 @@ ParallelConfig resolved(ParallelConfig config) {
   return config;
 }
 
+int64_t expert_tensor_size(const ParallelConfig& config) {
+  return config.expert_tensor_parallel_size > 0 ? config.expert_tensor_parallel_size
+                                                : config.tensor_model_parallel_size;
+}
+
 int64_t bucket_size(const ParallelConfig& config) {
   if (config.ddp_bucket_size > 0) return config.ddp_bucket_size;
   return std::max<int64_t>(40'000'000, 1'000'000 * config.data_parallel_size);
@@ -79,6 +84,19 @@ std::vector<std::string> problems(const ParallelConfig& c) {
                       c.world_size, c.tensor_model_parallel_size, c.pipeline_model_parallel_size,
                       c.context_parallel_size, model_ranks,
                       (c.world_size + model_ranks - 1) / model_ranks * model_ranks));
+  const int64_t expert_ranks = expert_tensor_size(c) * c.expert_model_parallel_size;
+  const int64_t stage_ranks = c.world_size / c.pipeline_model_parallel_size;
+  require(c.world_size % model_ranks != 0 || stage_ranks % expert_ranks == 0,
+          fmt::format("--expert-model-parallel-size {} x --expert-tensor-parallel-size {} must "
+                      "divide the {} ranks of a pipeline stage",
+                      c.expert_model_parallel_size, expert_tensor_size(c), stage_ranks));
+  // Else the stages of a pipeline of experts are other ranks than those of dense layers.
+  require(!c.use_tp_pp_dp_mapping || c.pipeline_model_parallel_size == 1 ||
+              expert_ranks == c.tensor_model_parallel_size * c.context_parallel_size,
+          fmt::format("--use-tp-pp-dp-mapping needs --expert-model-parallel-size {} x "
+                      "--expert-tensor-parallel-size {} to be tensor {} x context {}; leave it out",
+                      c.expert_model_parallel_size, expert_tensor_size(c),
+                      c.tensor_model_parallel_size, c.context_parallel_size));
   require(c.pipeline_model_parallel_size == 1 ||
               c.pipeline_model_parallel_split_rank < c.pipeline_model_parallel_size,
           fmt::format("--pipeline-model-parallel-split-rank {} must be below "

@@ -18,6 +18,7 @@ struct ParallelConfig {
   int64_t pipeline_model_parallel_size = 1;  // pp
   int64_t context_parallel_size = 1;         // cp
   int64_t expert_model_parallel_size = 1;    // ep
+  int64_t expert_tensor_parallel_size = 0;   // etp; 0: tp; not a flag
   int64_t data_parallel_size = 1;            // resolved: world_size / (tp * pp * cp); not a flag
 
   std::vector<std::string> cp_comm_type = {"p2p"};           // p2p, all_gather or a2a
@@ -59,6 +60,9 @@ struct ParallelConfig {
   int64_t distributed_timeout_minutes = 10;
   int64_t distributed_timeout_seconds_after_init = 0;  // once training begins; 0: the one above
 };
+
+// Ranks that share each expert.
+int64_t expert_tensor_size(const ParallelConfig& config);
 
 // Clamps tp and pp to the world, derives dp and context_exchange, and switches off what has no
 // effect. Pure.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "megatron/core/error.h"
+
 namespace megatron {
 
 namespace {
@@ -31,35 +33,55 @@ PipelineLinks make_links(const comm::Group& world, const std::vector<int>& stage
 
 }  // namespace
 
+comm::Group ParallelContext::group(MeshAxes axes) const {
+  if (mesh.size(axes) == 1) return {};
+  const auto found = std::ranges::find(groups, axes, &std::pair<MeshAxes, comm::Group>::first);
+  invariant(found != groups.end(), "a run has the groups that its layers use");
+  return found->second;
+}
+
 ParallelContext make_parallel_context(const comm::Group& world, const ParallelConfig& config) {
-  const RankGrid grid(config);
-  const int rank = world.rank();
-  const auto group = [&](const char* name, RankGrid::Axes axes) {
-    const std::vector<int> members = grid.group_of(rank, axes);
-    return members.size() == 1 ? comm::Group() : world.subgroup(name, members);
-  };
   ParallelContext context;
+  context.mesh = Mesh(config);
   context.world = world;
-  context.place = grid.place_of(rank);
+  const int rank = world.rank();
+  const auto group = [&](const char* name, MeshAxes axes) -> comm::Group {
+    const std::vector<int> members = context.mesh.group_of(rank, axes);
+    if (members.size() == 1) return {};
+    return context.groups.emplace_back(axes, world.subgroup(name, members)).second;
+  };
   context.tensor = {
-      .group = group("tensor", {.tensor = true}),
+      .group = group("tensor", MeshAxis::kTensor),
       .sequence_parallel = config.sequence_parallel,
       // Compat: sequence parallelism switches the flag off, but overlaps all the same.
       .overlaps_gradients =
           config.async_tensor_model_parallel_allreduce || config.sequence_parallel,
       .overlaps_products = config.tp_comm_overlap};
-  context.context.group = group("context", {.context = true});
+  context.context.group = group("context", MeshAxis::kContext);
   context.context.exchange = config.context_exchange;
   if (context.context.size() > 1) {
-    std::vector<int> members = grid.group_of(rank, {.context = true});
+    std::vector<int> members = context.mesh.group_of(rank, MeshAxis::kContext);
     std::reverse(members.begin(), members.end());
     context.context.mirrored = world.subgroup("context mirrored", members);
   }
-  context.pipeline = group("pipeline", {.pipeline = true});
-  context.data = group("data", {.context = true, .data = true});
-  context.model = group("model", {.tensor = true, .pipeline = true});
+  context.pipeline = group("pipeline", MeshAxis::kPipeline);
+  context.data = group("data", {MeshAxis::kContext, MeshAxis::kData});
+  context.model = group("model", {MeshAxis::kTensor, MeshAxis::kPipeline});
+  // The axes of experts share the communicators of dense layers that have the same ranks.
+  const auto expert_group = [&](const char* name, MeshAxis axis) {
+    const std::vector<int> members = context.mesh.group_of(rank, axis);
+    for (const comm::Group& dense : {context.tensor.group, context.data}) {
+      if (members.size() == 1 || !std::ranges::equal(dense.world_ranks(), members)) continue;
+      context.groups.emplace_back(axis, dense);
+      return;
+    }
+    group(name, axis);
+  };
+  expert_group("expert tensor", MeshAxis::kExpertTensor);
+  expert_group("expert", MeshAxis::kExpert);
+  expert_group("expert data", MeshAxis::kExpertData);
   if (context.pipeline.size() > 1) {
-    const std::vector<int> stages = grid.group_of(rank, {.pipeline = true});
+    const std::vector<int> stages = context.mesh.group_of(rank, MeshAxis::kPipeline);
     context.links = make_links(world, stages, static_cast<size_t>(context.pipeline.rank()));
   }
   return context;

@@ -2,9 +2,11 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "megatron/comm/group.h"
-#include "megatron/parallel/rank_grid.h"
+#include "megatron/parallel/mesh.h"
 
 namespace megatron {
 
@@ -48,6 +50,7 @@ struct PipelineLinks {
 
 // The groups that this rank is a member of. The default is one rank alone.
 struct ParallelContext {
+  Mesh mesh = {};
   comm::Group world = {};
   TensorParallel tensor = {};
   ContextParallel context = {};
@@ -55,11 +58,16 @@ struct ParallelContext {
   PipelineLinks links = {};
   comm::Group data = {};   // ranks that hold the same weights: data and context parallel
   comm::Group model = {};  // ranks that share one copy of the model: tensor and pipeline
-  RankPlace place = {};
+  std::vector<std::pair<MeshAxes, comm::Group>> groups = {};  // those that group() finds
+
+  int coordinate(MeshAxis axis) const { return mesh.coordinate(world.rank(), axis); }
+  // The ranks that differ from this one along `axes` alone. A run has the groups of every single
+  // axis of experts and of each of the groups above.
+  comm::Group group(MeshAxes axes) const;
 
   // Of the ranks that get samples of their own: how many, and which one this is.
   int num_replicas() const { return data.size() / context.size(); }
-  int replica() const { return place.data; }
+  int replica() const { return coordinate(MeshAxis::kData); }
   bool is_first_stage() const { return pipeline.rank() == 0; }
   bool is_last_stage() const { return pipeline.rank() == pipeline.size() - 1; }
 };
