@@ -43,6 +43,57 @@ void add_rectangles(std::vector<Region>& rectangles, const Region& region, int a
   }
 }
 
+// The last axis that is cut into several blocks; 0 if none is.
+int cut_axis(const std::vector<Sharding::Block>& blocks, const Shape& local) {
+  int cut = 0;
+  for (int axis = 0; axis < local.rank(); ++axis) {
+    if (blocks.front().shape[axis] < local[axis]) cut = axis;
+  }
+  return cut;
+}
+
+// Calls f for the parts of a rectangle that have one position on each axis before `axis`, with the
+// number of elements before them.
+template <class F>
+void for_each_position(const Region& rectangle, int axis, const F& f) {
+  Region part = rectangle;
+  for (int i = 0; i < axis; ++i) part.shape = part.shape.with(i, 1);
+  const int64_t size = part.shape.numel();
+  for (int64_t begin = 0; begin < rectangle.shape.numel(); begin += size) {
+    int64_t position = begin / size;
+    for (int i = axis - 1; i >= 0; --i) {
+      const auto at = static_cast<size_t>(i);
+      part.offset[at] = rectangle.offset[at] + position % rectangle.shape[i];
+      position /= rectangle.shape[i];
+    }
+    f(part, begin);
+  }
+}
+
+// Adds the elements of `part`, a run of shape `shape` at an offset of this rank's part, that lie in
+// a block. Blocks are cut on axis `cut` and on axes before, where the run has one position.
+void add_shared(std::vector<CheckpointTensor>& chunks, CheckpointTensor part, const Shape& shape,
+                const Sharding::Block& block, int cut) {
+  for (int axis = 0; axis < cut; ++axis) {
+    const auto at = static_cast<size_t>(axis);
+    const int64_t inside = part.offset[at] - block.local[at];
+    if (inside < 0 || inside >= block.shape[axis]) return;
+  }
+  const auto at = static_cast<size_t>(cut);
+  const int64_t begin = part.offset[at];
+  const int64_t first = std::max(begin, block.local[at]);
+  const int64_t last = std::min(begin + shape[cut], block.local[at] + block.shape[cut]);
+  if (first >= last) return;
+  const int64_t row = numel_from(shape, cut + 1);
+  part.data = part.data.slice((first - begin) * row, (last - first) * row)
+                  .reshape(shape.with(cut, last - first));
+  part.offset[at] = first;
+  for (size_t i = 0; i < part.offset.size(); ++i) {
+    part.offset[i] += block.whole[i] - block.local[i];
+  }
+  chunks.push_back(std::move(part));
+}
+
 }  // namespace
 
 std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding& sharding,
@@ -52,25 +103,19 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
   add_rectangles(rectangles, whole_region(local), 0, begin, begin + run.numel());
 
   const Shape whole = sharding.whole(local);
-  const int divided_axis = std::max(sharding.axis, 0);
-  const auto axis = static_cast<size_t>(divided_axis);
+  const std::vector<Sharding::Block> blocks = sharding.blocks(local);
+  const int cut = cut_axis(blocks, local);
   std::vector<CheckpointTensor> chunks;
   int64_t taken = 0;
   for (const Region& rectangle : rectangles) {
-    const Tensor data = run.slice(taken, rectangle.shape.numel()).reshape(rectangle.shape);
-    taken += rectangle.shape.numel();
-    for (const Sharding::Block& block : sharding.blocks(local)) {
-      const int64_t first = std::max(rectangle.offset[axis], block.local_begin);
-      const int64_t last = std::min(rectangle.offset[axis] + rectangle.shape[divided_axis],
-                                    block.local_begin + block.size);
-      if (first >= last) continue;
-      std::vector<int64_t> offset = rectangle.offset;
-      offset[axis] = first - block.local_begin + block.whole_begin;
-      const bool is_all = last - first == rectangle.shape[divided_axis];
-      chunks.push_back({name,
-                        is_all ? data : data.slice(first - rectangle.offset[axis], last - first),
-                        whole, std::move(offset)});
-    }
+    const Tensor data = run.slice(taken, rectangle.shape.numel());
+    taken += data.numel();
+    for_each_position(rectangle, cut, [&](const Region& part, int64_t first) {
+      const Tensor elements = data.slice(first, part.shape.numel());
+      for (const Sharding::Block& block : blocks) {
+        add_shared(chunks, {name, elements, whole, part.offset}, part.shape, block, cut);
+      }
+    });
   }
   return chunks;
 }

@@ -13,7 +13,7 @@ namespace megatron {
 // Splits a run of a parameter's elements into chunks of the whole tensor. The rank's part of the
 // parameter has shape `local`; `sharding` gives its place; `run` [n] holds its elements from
 // `begin`, in row-major order. The chunks share the run's memory: at most five for a matrix, one
-// for an unsharded parameter.
+// for an unsharded parameter, one for each matrix if a gate is stacked in matrices of a tensor.
 std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding& sharding,
                                         const Shape& local, int64_t begin, const Tensor& run);
 

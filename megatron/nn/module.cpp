@@ -20,14 +20,6 @@ thread_local bool describes = false;
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool defers_memory = false;
 
-// The matrix of a parameter: [all axes but the last, last]. A vector is one row.
-kernels::MatrixPlace place_of(const Sharding& sharding, const Shape& shape, int64_t whole_begin) {
-  if (sharding.is_whole()) return {};
-  const bool is_last_axis = sharding.axis == shape.rank() - 1;
-  return is_last_axis ? kernels::MatrixPlace{.row = 0, .column = whole_begin}
-                      : kernels::MatrixPlace{.row = whole_begin, .column = 0};
-}
-
 void fill(Tensor tensor, kernels::MatrixPlace first, const Shape& whole, const Init& init,
           uint64_t key) {
   switch (init.kind) {
@@ -39,11 +31,46 @@ void fill(Tensor tensor, kernels::MatrixPlace first, const Shape& whole, const I
       return kernels::fill_normal(tensor.rows(), first, key, static_cast<float>(init.std),
                                   tensor.stream());
     case Init::Kind::kXavierUniform: {
-      const int64_t cols = whole[-1];
-      const auto fans = static_cast<double>(whole.numel() / cols + cols);
+      const int64_t rows = whole.rank() > 1 ? whole[-2] : 1;
+      const auto fans = static_cast<double>(rows + whole[-1]);
       return kernels::fill_uniform(tensor.rows(), first, key,
                                    static_cast<float>(std::sqrt(6.0 / fans)), tensor.stream());
     }
+  }
+}
+
+// Fills a block of a part, matrix by matrix: its last two axes are rows and columns, and the place
+// of an element in a tensor of shape [all axes but the last, last] decides about its value.
+void fill_block(const Tensor& part, const Sharding::Block& block, const Shape& whole,
+                const Init& init, uint64_t key) {
+  const int columns = whole.rank() - 1;
+  const auto last = static_cast<size_t>(columns);
+  if (columns == 0) {
+    return fill(part.slice(block.local[0], block.shape[0]), {.column = block.whole[0]}, whole, init,
+                key);
+  }
+  const Shape& local = part.shape();
+  const int rows = columns - 1;
+  invariant(block.shape[columns] == local[columns], "rows of a part lie together in the whole");
+  const Tensor all_rows = part.reshape({local.numel() / local[columns], local[columns]});
+  int64_t num_matrices = 1;
+  for (int axis = 0; axis < rows; ++axis) num_matrices *= block.shape[axis];
+  for (int64_t matrix = 0; matrix < num_matrices; ++matrix) {
+    int64_t local_row = block.local[last - 1];
+    int64_t whole_row = block.whole[last - 1];
+    int64_t local_stride = local[rows];
+    int64_t whole_stride = whole[rows];
+    int64_t rest = matrix;
+    for (int axis = rows - 1; axis >= 0; --axis) {
+      const int64_t index = rest % block.shape[axis];
+      rest /= block.shape[axis];
+      local_row += (block.local[static_cast<size_t>(axis)] + index) * local_stride;
+      whole_row += (block.whole[static_cast<size_t>(axis)] + index) * whole_stride;
+      local_stride *= local[axis];
+      whole_stride *= whole[axis];
+    }
+    fill(all_rows.slice(local_row, block.shape[rows]),
+         {.row = whole_row, .column = block.whole[last]}, whole, init, key);
   }
 }
 
@@ -136,10 +163,9 @@ void first_value(const std::string& name, const ParameterInfo& info, Tensor data
   const Sharding& sharding = info.sharding;
   const Shape whole = sharding.whole(data.shape());
   const uint64_t key = mixed_key(seed, hash_of(name));
-  const std::vector<Sharding::Block> blocks = sharding.blocks(data.shape());
-  for (const Sharding::Block& block : blocks) {
-    fill(blocks.size() == 1 ? data : data.slice(block.local_begin, block.size),
-         place_of(sharding, data.shape(), block.whole_begin), whole, info.init, key);
+  if (sharding.is_whole()) return fill(std::move(data), {}, whole, info.init, key);
+  for (const Sharding::Block& block : sharding.blocks(data.shape())) {
+    fill_block(data, block, whole, info.init, key);
   }
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "megatron/core/dtype.h"
 #include "megatron/core/shape.h"
+#include "megatron/nn/mesh_axis.h"
 
 // Describes a model's parameters without their elements. A module states these facts once; weight
 // decay, gradient reduction, checkpoints, name tables and memory plans read them.
@@ -24,36 +26,48 @@ struct Init {
   static Init xavier_uniform() { return {Kind::kXavierUniform, 0}; }
 };
 
-// A rank's part of a whole tensor. The axis is cut into `parts` equal pieces (two for a gate
-// stacked on what it multiplies), and each piece into `count` equal shares. Rank `index` has its
-// share of every piece, one after the other.
-struct Sharding {
-  static constexpr int kUndivided = -1;
-
-  int axis = kUndivided;  // kUndivided: every rank has the whole
+// The division of an axis of a tensor among the ranks along an axis of the mesh. The axis is cut
+// into `parts` equal pieces (two for a gate stacked on what it multiplies), and each piece into
+// `count` equal shares. Rank `index` has its share of every piece, one after the other.
+struct AxisSharding {
+  int axis = 0;
   int64_t index = 0;
   int64_t count = 1;
   int64_t parts = 1;
+  MeshAxis along = MeshAxis::kTensor;
+
+  bool operator==(const AxisSharding&) const = default;
+};
+
+// A rank's part of a whole tensor: how its axes are divided, each at most once.
+struct Sharding {
+  std::vector<AxisSharding> axes;  // none: every rank has the whole
+
+  Sharding() = default;
+  Sharding(std::initializer_list<AxisSharding> divided) : axes(divided) {}
+  bool operator==(const Sharding&) const = default;
 
   // Would several ranks have different parts?
-  bool is_divided() const { return axis != kUndivided; }
+  bool is_divided() const { return !axes.empty(); }
   // Does this rank have the whole?
-  bool is_whole() const { return count == 1; }
+  bool is_whole() const;
+  // The last divided axis of the tensor; 0 if there is none.
+  int last_axis() const;
 
-  // The same division, for rank `rank` of `ranks`.
-  Sharding on_rank(int64_t rank, int64_t ranks) const;
+  // The same division, for rank `rank` of `ranks` along an axis of the mesh.
+  Sharding on_rank(int64_t rank, int64_t ranks, MeshAxis along = MeshAxis::kTensor) const;
   // The shape of the whole tensor if this rank's part has shape `local`.
   Shape whole(const Shape& local) const;
   // The shape of this rank's part. Throws ShapeError if the tensor does not divide.
   Shape local(const Shape& whole) const;
 
-  // A run of the axis (of the first axis if undivided) that is contiguous both in this rank's part
-  // and in the whole.
+  // A rectangle of this rank's part that is one of the whole tensor, too.
   struct Block {
-    int64_t local_begin = 0;
-    int64_t whole_begin = 0;
-    int64_t size = 0;
+    std::vector<int64_t> local;  // its first element in this rank's part, an index per axis
+    std::vector<int64_t> whole;  // and in the whole tensor
+    Shape shape;
   };
+  // The blocks of a part of shape `local`, in row-major order.
   std::vector<Block> blocks(const Shape& local) const;
 };
 

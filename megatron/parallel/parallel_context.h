@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/comm/group.h"
+#include "megatron/nn/parameter.h"
 #include "megatron/parallel/mesh.h"
 
 namespace megatron {
@@ -23,6 +24,10 @@ struct TensorParallel {
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
+  // The division of an axis of a tensor among these ranks.
+  Sharding sharding(int axis, int64_t parts = 1) const {
+    return {{.axis = axis, .index = rank(), .count = size(), .parts = parts}};
+  }
 };
 
 // The ranks that share each sequence, where queries meet the keys of all. A sequence is cut into

@@ -18,7 +18,7 @@ class Scaled final : public Module {
       : weight(add_parameter("weight", {4 / ranks, 3},
                              {.role = ParameterRole::kMatrix,
                               .init = Init::normal(1),
-                              .sharding = {.axis = 0, .index = rank, .count = ranks}},
+                              .sharding = {{.axis = 0, .index = rank, .count = ranks}}},
                              {DType::kBFloat16, Stream{}})),
         history(add_buffer("history", {5}, DType::kFloat32, Init::zeros(), Stream{})) {
     initialize(*this, 1);

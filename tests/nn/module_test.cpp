@@ -89,14 +89,10 @@ TEST(ModuleTest, ParametersAreCountedAsSuch) {
   EXPECT_GE(counted() - before, 64 * 64 * 4);
 }
 
-bool same(const Sharding& a, const Sharding& b) {
-  return a.axis == b.axis && a.index == b.index && a.count == b.count && a.parts == b.parts;
-}
-
 TEST(SpecsTest, DescribeWholeTensors) {
   const ParameterInfo info{.role = ParameterRole::kOutputHead,
                            .init = Init::normal(1),
-                           .sharding = {.axis = 0, .index = 2, .count = 3, .parts = 2},
+                           .sharding = {{.axis = 0, .index = 2, .count = 3, .parts = 2}},
                            .has_vocabulary_rows = true,
                            .is_tied = true};
   const Single module({4, 5}, info, {DType::kBFloat16, Stream{}});
@@ -106,7 +102,7 @@ TEST(SpecsTest, DescribeWholeTensors) {
   EXPECT_EQ(spec.local_shape(), (Shape{4, 5}));
   EXPECT_EQ(spec.dtype, DType::kBFloat16);
   EXPECT_EQ(spec.info.role, ParameterRole::kOutputHead);
-  EXPECT_TRUE(same(spec.info.sharding, info.sharding));
+  EXPECT_EQ(spec.info.sharding, info.sharding);
   EXPECT_TRUE(spec.info.has_vocabulary_rows);
   EXPECT_TRUE(spec.info.is_tied);
   EXPECT_FALSE(spec.info.is_copy);
@@ -142,17 +138,17 @@ TEST(SpecsTest, OnlyTheScopeDescribes) {
 }
 
 TEST(ShardingTest, OfOneRankIsThatOfSeveral) {
-  const Sharding rows{.axis = 0, .parts = 2};
+  const Sharding rows{{.axis = 0, .parts = 2}};
   EXPECT_TRUE(rows.is_divided());
   EXPECT_TRUE(rows.is_whole());
   const Sharding second = rows.on_rank(1, 3);
-  EXPECT_TRUE(same(second, {.axis = 0, .index = 1, .count = 3, .parts = 2}));
+  EXPECT_EQ(second, (Sharding{{.axis = 0, .index = 1, .count = 3, .parts = 2}}));
   EXPECT_EQ(second.local({12, 5}), (Shape{4, 5}));
   EXPECT_THROW(second.local({9, 5}), ShapeError);  // a part of 4.5 rows
 
   const Sharding whole;
   EXPECT_FALSE(whole.is_divided());
-  EXPECT_TRUE(same(whole.on_rank(1, 3), whole));
+  EXPECT_EQ(whole.on_rank(1, 3), whole);
   EXPECT_EQ(whole.on_rank(1, 3).local({9, 5}), (Shape{9, 5}));
 }
 
@@ -246,36 +242,71 @@ TEST(InitializeTest, AnElementDependsOnItsRowAndColumnOnly) {
 }
 
 // Elements of the parts of all ranks, put where Sharding says, are the whole tensor.
-void expect_shards_are(const Tensor& whole, const Init& init, Sharding sharding) {
-  const Shape local = whole.shape().with(sharding.axis, whole.size(sharding.axis) / sharding.count);
-  int64_t seen = 0;
-  for (sharding.index = 0; sharding.index < sharding.count; ++sharding.index) {
-    const Tensor part = initialized(local, init, 7, DType::kFloat32, sharding);
-    EXPECT_EQ(sharding.whole(local), whole.shape());
-    for (const Sharding::Block& block : sharding.blocks(local)) {
-      for (int64_t i = 0; i < local[0]; ++i) {
-        for (int64_t k = 0; k < local[1]; ++k) {
-          const int64_t at = sharding.axis == 0 ? i : k;
-          if (at < block.local_begin || at >= block.local_begin + block.size) continue;
-          const int64_t there = at - block.local_begin + block.whole_begin;
-          const int64_t row = sharding.axis == 0 ? there : i;
-          const int64_t column = sharding.axis == 0 ? k : there;
-          ASSERT_EQ(element(part, i * local[1] + k), element(whole, row * whole.size(1) + column));
-          seen += 1;
+void expect_shards_are(const Tensor& whole, const Init& init, const Sharding& sharding) {
+  const Shape& shape = whole.shape();
+  const Shape local = sharding.local(shape);
+  EXPECT_EQ(sharding.whole(local), shape);
+  std::vector<Sharding> ranks = {sharding};
+  for (size_t i = 0; i < sharding.axes.size(); ++i) {
+    std::vector<Sharding> next;
+    for (const Sharding& rank : ranks) {
+      const auto& [axis, index, count, parts, along] = sharding.axes[i];
+      for (int64_t at = 0; at < count; ++at) next.push_back(rank.on_rank(at, count, along));
+    }
+    ranks = std::move(next);
+  }
+  std::vector<int> seen(static_cast<size_t>(shape.numel()));
+  for (const Sharding& rank : ranks) {
+    const Tensor part = initialized(local, init, 7, DType::kFloat32, rank);
+    for (const Sharding::Block& block : rank.blocks(local)) {
+      for (int64_t n = 0; n < block.shape.numel(); ++n) {
+        int64_t rest = n;
+        int64_t here = 0;
+        int64_t there = 0;
+        int64_t local_stride = 1;
+        int64_t whole_stride = 1;
+        for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+          const int64_t index = rest % block.shape[axis];
+          rest /= block.shape[axis];
+          here += (block.local[static_cast<size_t>(axis)] + index) * local_stride;
+          there += (block.whole[static_cast<size_t>(axis)] + index) * whole_stride;
+          local_stride *= local[axis];
+          whole_stride *= shape[axis];
         }
+        ASSERT_EQ(element(part, here), element(whole, there));
+        seen[static_cast<size_t>(there)] += 1;
       }
     }
   }
-  EXPECT_EQ(seen, whole.numel());
+  EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
 }
 
 TEST(InitializeTest, ShardsAreThoseOfTheWhole) {
   for (const Init& init : {Init::normal(1), Init::xavier_uniform()}) {
     const Tensor whole = initialized({12, 18}, init, 7);
-    expect_shards_are(whole, init, {.axis = 0, .count = 3});
-    expect_shards_are(whole, init, {.axis = 1, .count = 2});
-    expect_shards_are(whole, init, {.axis = 1, .count = 6});
-    expect_shards_are(whole, init, {.axis = 0, .count = 3, .parts = 2});
+    expect_shards_are(whole, init, {{.axis = 0, .count = 3}});
+    expect_shards_are(whole, init, {{.axis = 1, .count = 2}});
+    expect_shards_are(whole, init, {{.axis = 1, .count = 6}});
+    expect_shards_are(whole, init, {{.axis = 0, .count = 3, .parts = 2}});
+    expect_shards_are(
+        whole, init,
+        {{.axis = 0, .count = 3}, {.axis = 1, .count = 2, .along = MeshAxis::kExpertTensor}});
+  }
+}
+
+// Matrices of experts: ranks have some of them, and rows or columns of each.
+TEST(InitializeTest, ShardsOfTwoAxesAreThoseOfTheWhole) {
+  constexpr AxisSharding kExperts{.axis = 0, .count = 2, .along = MeshAxis::kExpert};
+  for (const Init& init : {Init::normal(1), Init::xavier_uniform()}) {
+    const Tensor whole = initialized({6, 8, 5}, init, 7);
+    expect_shards_are(whole, init, {kExperts});
+    expect_shards_are(whole, init,
+                      {kExperts, {.axis = 1, .count = 4, .along = MeshAxis::kExpertTensor}});
+    expect_shards_are(
+        whole, init,
+        {{.axis = 1, .count = 2, .parts = 2, .along = MeshAxis::kExpertTensor}, kExperts});
+    expect_shards_are(whole, init,
+                      {kExperts, {.axis = 2, .count = 5, .along = MeshAxis::kExpertTensor}});
   }
 }
 

@@ -113,7 +113,7 @@ TEST_P(RoundedRanksTest, RanksRoundTheirParts) {
     weight.set_data(rounded_linear_rounded(weight.data(), form));
     round_weights(layers, form, Stream{});
     const Tolerance sums = tolerance_of(DType::kFloat32).for_terms(kRoundedLinearOut);
-    const Sharding last{.axis = 2, .index = tp.rank(), .count = tp.size()};
+    const Sharding last = tp.sharding(2);
     const Tensor own = layers.fc1.forward(Variable(x)).data();
     expect_close(own, shard_of(columns, last), sums);
     if (form == InferenceWeights::kInt8) expect_identical(own, shard_of(columns, last));

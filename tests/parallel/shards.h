@@ -14,20 +14,24 @@ namespace megatron {
 
 // This rank's part of a whole tensor.
 inline Tensor shard_of(const Tensor& whole, const Sharding& sharding) {
-  if (sharding.is_whole()) return whole;
-  const Shape local = whole.shape().with(sharding.axis, whole.size(sharding.axis) / sharding.count);
+  const Shape local = sharding.local(whole.shape());
   Tensor part(local, whole.dtype(), whole.stream());
-  const int64_t rows = sharding.axis == 0 ? 1 : whole.numel() / whole.size(-1);
-  const int64_t inner = sharding.axis == 0 ? whole.numel() / whole.size(0) : 1;
-  const int64_t to_extent = local[sharding.axis] * inner;
-  const int64_t from_extent = whole.size(sharding.axis) * inner;
   for (const Sharding::Block& block : sharding.blocks(local)) {
-    for (int64_t row = 0; row < rows; ++row) {
-      const auto from = whole.span<float>().subspan(
-          static_cast<size_t>(row * from_extent + block.whole_begin * inner),
-          static_cast<size_t>(block.size * inner));
-      std::copy(from.begin(), from.end(),
-                part.span<float>().begin() + row * to_extent + block.local_begin * inner);
+    for (int64_t n = 0; n < block.shape.numel(); ++n) {
+      int64_t rest = n;
+      int64_t from = 0;
+      int64_t to = 0;
+      int64_t whole_stride = 1;
+      int64_t local_stride = 1;
+      for (int axis = local.rank() - 1; axis >= 0; --axis) {
+        const int64_t index = rest % block.shape[axis];
+        rest /= block.shape[axis];
+        from += (block.whole[static_cast<size_t>(axis)] + index) * whole_stride;
+        to += (block.local[static_cast<size_t>(axis)] + index) * local_stride;
+        whole_stride *= whole.size(axis);
+        local_stride *= local[axis];
+      }
+      part.span<float>()[static_cast<size_t>(to)] = whole.span<float>()[static_cast<size_t>(from)];
     }
   }
   return part;

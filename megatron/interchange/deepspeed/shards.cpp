@@ -41,7 +41,7 @@ StoredTensor joined_shards(const std::string& ours, const Sharding& sharding,
     throw FormatError(
         fmt::format("{}: {} has another shape or type than on other ranks", shard.file, ours));
   }
-  if (first.shape.rank() <= std::max(sharding.axis, 0)) {
+  if (first.shape.rank() <= sharding.last_axis()) {
     throw FormatError(fmt::format("{}: {} has shape {}", first.file, ours, first.shape.str()));
   }
   StoredTensor stored;

@@ -271,7 +271,7 @@ void MegatronReader::add_shard(const RankFiles& rank, const std::string& section
   const Shape& shard = parameter.shape;
   const Sharding& sharding = parameter.info.sharding;
   if (!sharding.is_divided() && rank.tensor > 0) return;  // the same as on rank 0
-  if (shard.rank() <= std::max(sharding.axis, 0)) {
+  if (shard.rank() <= sharding.last_axis()) {
     fail(rank, fmt::format("{} has shape {}", ours, shard.str()));
   }
   StoredTensor& stored = contents_.sections[section][ours];

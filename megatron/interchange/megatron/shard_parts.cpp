@@ -16,14 +16,13 @@ Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
 }  // namespace
 
 std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole) {
-  if (sharding.is_whole()) return {{0, whole_region(whole)}};
   const Shape shard = sharding.local(whole);
   std::vector<ShardPart> parts;
   for (const Sharding::Block& block : sharding.blocks(shard)) {
-    Region region = rows_of(whole, 0, whole[0]);
-    region.offset[static_cast<size_t>(sharding.axis)] = block.whole_begin;
-    region.shape = shard.with(sharding.axis, block.size);
-    parts.push_back({sharding.axis == 0 ? block.local_begin : 0, region});
+    const int64_t begin = shard.rank() == 0 ? 0 : block.local[0];
+    invariant(shard.rank() == 0 || block.shape == shard.with(0, block.shape[0]),
+              "the parts of a shard are rows");
+    parts.push_back({begin, {block.whole, block.shape}});
   }
   return parts;
 }

@@ -54,11 +54,10 @@ BertModel::LmHead::LmHead(const TransformerConfig& config, const TensorParallel&
 
 BertModel::VocabularyBias::VocabularyBias(const TransformerConfig& config, const TensorParallel& tp,
                                           Stream stream) {
-  const Sharding rows = {.axis = 0, .index = tp.rank(), .count = tp.size()};
-  bias =
-      add_parameter("bias", {config.padded_vocab_size / tp.size()},
-                    {.role = ParameterRole::kBias, .sharding = rows, .has_vocabulary_rows = true},
-                    outer_placement(config, stream));
+  bias = add_parameter(
+      "bias", {config.padded_vocab_size / tp.size()},
+      {.role = ParameterRole::kBias, .sharding = tp.sharding(0), .has_vocabulary_rows = true},
+      outer_placement(config, stream));
 }
 
 BertModel::Pooler::Pooler(const TransformerConfig& config, Stream stream)

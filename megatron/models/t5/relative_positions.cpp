@@ -12,7 +12,7 @@ RelativePositions::Table::Table(const TransformerConfig& config, const TensorPar
           "weight", {config.relative_attention_num_buckets, config.num_attention_heads / tp.size()},
           {.role = ParameterRole::kEmbedding,
            .init = input_init(config),
-           .sharding = {.axis = 1, .index = tp.rank(), .count = tp.size()},
+           .sharding = tp.sharding(1),
            .is_tied = options.is_tied,
            .is_copy = options.is_copy},
           {.dtype = config.params_dtype, .stream = stream})) {}

@@ -51,7 +51,7 @@ T5Model::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const T
 T5Model::OutputLayer::OutputLayer(const TransformerConfig& config, const TensorParallel& tp,
                                   Stream stream) {
   const int64_t rows = config.padded_vocab_size / tp.size();
-  const Sharding sharding = {.axis = 0, .index = tp.rank(), .count = tp.size()};
+  const Sharding sharding = tp.sharding(0);
   if (!is_tied(config)) {
     weight = add_parameter("weight", {rows, config.hidden_size},
                            {.role = ParameterRole::kOutputHead,

@@ -27,10 +27,6 @@ int64_t divided(int64_t size, int64_t by, const char* what) {
                   what, size, by));
 }
 
-Sharding sharded(const TensorParallel& tp, int axis, int64_t parts = 1) {
-  return {.axis = axis, .index = tp.rank(), .count = tp.size(), .parts = parts};
-}
-
 // Do slices of the sequence, such as x, travel beside products?
 bool overlaps_comm(const Shape& slice, Stream stream, const TensorParallel& tp) {
   return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 &&
@@ -189,7 +185,7 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
   const int64_t local = parts * divided(out / parts, tp.size(), "an output size of");
   ParameterInfo info{.role = options.role,
                      .init = options.init,
-                     .sharding = sharded(tp, 0, parts),
+                     .sharding = tp.sharding(0, parts),
                      .has_vocabulary_rows = options.has_vocabulary_rows,
                      .row_parts = options.row_parts};
   weight_ = add_parameter("weight", {local, in}, info, placement);
@@ -236,7 +232,7 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
     : tp_(tp), role_(options.role), rounded_(std::make_unique<RoundedWeight>()) {
   const int64_t local = divided(in, tp.size(), "an input size of");
   weight_ = add_parameter("weight", {out, local},
-                          {.role = options.role, .init = options.init, .sharding = sharded(tp, 1)},
+                          {.role = options.role, .init = options.init, .sharding = tp.sharding(1)},
                           placement);
   if (options.has_bias) {
     bias_ = add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement);

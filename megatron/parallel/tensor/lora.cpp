@@ -22,10 +22,6 @@ ParameterInfo info_of_b(const Sharding& sharding) {
   return {.role = ParameterRole::kMatrix, .sharding = sharding, .is_adapter = true};
 }
 
-Sharding divided_on(int axis, const TensorParallel& tp, int64_t parts = 1) {
-  return {.axis = axis, .index = tp.rank(), .count = tp.size(), .parts = parts};
-}
-
 }  // namespace
 
 ColumnParallelLora::ColumnParallelLora(int64_t in, int64_t out, int64_t parts,
@@ -34,7 +30,7 @@ ColumnParallelLora::ColumnParallelLora(int64_t in, int64_t out, int64_t parts,
     : tp_(tp),
       scale_(static_cast<float>(options.scale)),
       a_(add_parameter(kLoraA, {options.rank, in}, info_of_a(in, {}), placement)),
-      b_(add_parameter(kLoraB, {out / tp.size(), options.rank}, info_of_b(divided_on(0, tp, parts)),
+      b_(add_parameter(kLoraB, {out / tp.size(), options.rank}, info_of_b(tp.sharding(0, parts)),
                        placement)) {}
 
 Variable ColumnParallelLora::forward(const Variable& x, const DropoutKey& dropout) const {
@@ -47,7 +43,7 @@ RowParallelLora::RowParallelLora(int64_t in, int64_t out, const TensorParallel& 
                                  const LoraOptions& options, const Placement& placement)
     : tp_(tp),
       scale_(static_cast<float>(options.scale)),
-      a_(add_parameter(kLoraA, {options.rank, in / tp.size()}, info_of_a(in, divided_on(1, tp)),
+      a_(add_parameter(kLoraA, {options.rank, in / tp.size()}, info_of_a(in, tp.sharding(1)),
                        placement)),
       b_(add_parameter(kLoraB, {out, options.rank}, info_of_b({}), placement)) {}
 

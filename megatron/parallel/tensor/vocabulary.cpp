@@ -19,7 +19,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(int64_t rows, int64_t size, const
   weight_ = add_parameter("weight", {rows / tp.size(), size},
                           {.role = ParameterRole::kEmbedding,
                            .init = options.init,
-                           .sharding = {.axis = 0, .index = tp.rank(), .count = tp.size()},
+                           .sharding = tp.sharding(0),
                            .has_vocabulary_rows = true,
                            .is_tied = options.is_tied,
                            .is_copy = options.is_copy},

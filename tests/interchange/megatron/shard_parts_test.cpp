@@ -10,7 +10,7 @@ namespace {
 // The parts of all ranks tile the shard and the whole, whatever the number of ranks.
 TEST(ShardPartsTest, PartsTileShardAndWhole) {
   const Shape whole{24, 12};
-  const Sharding kinds[] = {{.axis = 0}, {.axis = 1}, {.axis = 0, .parts = 2}};
+  const Sharding kinds[] = {{{.axis = 0}}, {{.axis = 1}}, {{.axis = 0, .parts = 2}}};
   for (const Sharding& kind : kinds) {
     for (const int64_t ranks : {1, 2, 3, 4}) {
       std::vector<int> seen(static_cast<size_t>(whole.numel()), 0);
