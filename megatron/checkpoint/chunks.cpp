@@ -142,11 +142,11 @@ std::vector<CheckpointTensor> chunks_of(const Module& module) {
   return tensors;
 }
 
-std::vector<CheckpointTensor> chunks_to_save(const Module& module, int tensor_parallel_rank) {
+std::vector<CheckpointTensor> chunks_to_save(
+    const Module& module, const std::function<bool(const ParameterInfo&)>& is_first) {
   std::vector<CheckpointTensor> tensors;
   for (const Parameter& parameter : named_tensors(module)) {
-    const bool is_on_all = parameter.info.sharding.is_whole();
-    if (parameter.info.is_copy || (is_on_all && tensor_parallel_rank != 0)) continue;
+    if (parameter.info.is_copy || !is_first(parameter.info)) continue;
     append(tensors, chunks_of(parameter));
   }
   return tensors;

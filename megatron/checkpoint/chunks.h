@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
 
 // This rank's part of a module, as chunks that share its memory.
 std::vector<CheckpointTensor> chunks_of(const Module& module);
-// The same without parts that another rank saves: the first tensor-parallel rank saves what all of
-// them have, and originals are saved instead of copies of tied weights.
-std::vector<CheckpointTensor> chunks_to_save(const Module& module, int tensor_parallel_rank);
+// The same without parts that another rank saves: those that are not `is_first` here, and copies of
+// tied weights.
+std::vector<CheckpointTensor> chunks_to_save(
+    const Module& module, const std::function<bool(const ParameterInfo&)>& is_first);
 
 }  // namespace megatron

@@ -29,6 +29,8 @@ class MeshAxes {
 
   constexpr bool contains(MeshAxis axis) const { return (bits_ & bit(axis)) != 0; }
   constexpr bool intersects(MeshAxes other) const { return (bits_ & other.bits_) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr MeshAxes in(MeshAxes other) const { return MeshAxes(bits_ & other.bits_); }
   constexpr MeshAxes with(MeshAxes other) const { return MeshAxes(bits_ | other.bits_); }
   constexpr MeshAxes without(MeshAxes other) const { return MeshAxes(bits_ & ~other.bits_); }
   constexpr bool operator==(const MeshAxes&) const = default;
@@ -44,5 +46,10 @@ class MeshAxes {
 inline constexpr MeshAxes kDenseAxes = {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData};
 inline constexpr MeshAxes kExpertAxes = {MeshAxis::kExpertTensor, MeshAxis::kExpert,
                                          MeshAxis::kExpertData};
+// The axes of ranks with the same weights of these layers, which see other samples or other parts
+// of a sequence.
+inline constexpr MeshAxes kDenseDataAxes = {MeshAxis::kContext, MeshAxis::kData};
+inline constexpr MeshAxes kExpertDataAxes = {MeshAxis::kExpertData};
+inline constexpr MeshAxes kDataAxes = kDenseDataAxes.with(kExpertDataAxes);
 
 }  // namespace megatron

@@ -100,7 +100,9 @@ void Module::visit_modules(const std::function<void(const Module&)>& f) const {
 
 Variable Module::add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                                const Placement& placement) {
-  info.has_partial_gradients = placement.has_partial_gradients && info.sharding.is_whole();
+  if (placement.has_partial_gradients) {
+    info.gradient_axes = info.gradient_axes.with(info.shared_axes().in(MeshAxis::kTensor));
+  }
   info.is_embedding_or_output = placement.is_embedding_or_output;
   Parameter& parameter =
       parameters_.emplace_back(Parameter{name, shape, placement.dtype, info, {}});

@@ -68,4 +68,13 @@ std::vector<Sharding::Block> Sharding::blocks(const Shape& local) const {
   return all;
 }
 
+MeshAxes ParameterInfo::shared_axes() const {
+  const bool is_expert = gradient_axes.intersects(kExpertAxes);
+  MeshAxes shared = (is_expert ? kExpertAxes : kDenseAxes).without(kDataAxes);
+  for (const AxisSharding& one : sharding.axes) {
+    if (one.count > 1) shared = shared.without(one.along);
+  }
+  return shared;
+}
+
 }  // namespace megatron

@@ -92,11 +92,18 @@ struct ParameterInfo {
   // neither counted nor saved.
   bool is_tied = false;
   bool is_copy = false;
-  bool has_partial_gradients = false;  // see Placement
+  // Gradients are summed over the ranks along these axes: kDenseDataAxes, or kExpertDataAxes for an
+  // expert, and those whose gradients are partial sums (see Placement).
+  MeshAxes gradient_axes = kDenseDataAxes;
   bool is_embedding_or_output = false;
   bool is_adapter = false;  // trained while all parameters that are none are constants (LoRA)
   // A matrix whose rows are groups of so many rows each: queries, keys and values. Empty: one part.
   std::vector<int64_t> row_parts = {};
+
+  // The axes of ranks that work on the same samples and all have this rank's part.
+  MeshAxes shared_axes() const;
+  // The axes of all ranks that have it.
+  MeshAxes copy_axes() const { return shared_axes().with(gradient_axes.in(kDataAxes)); }
 };
 
 // A parameter of a model, without elements.

@@ -7,13 +7,13 @@
 
 namespace megatron {
 
-DividedGradients::DividedGradients(FlatParameters& parameters, comm::Group data)
-    : data_(std::move(data)) {
+DividedGradients::DividedGradients(FlatParameters& parameters) {
   for (const FlatBuffer& buffer : parameters.buffers()) {
     for (size_t b = 0; b < buffer.bucket_grads.size(); ++b) {
       Bucket& bucket = buckets_.emplace_back();
       bucket.whole = buffer.bucket_grads[b];
       bucket.share = share_of(buffer, &FlatBuffer::grads, b);
+      bucket.ranks = buffer.sharers;
     }
   }
   for (Bucket& bucket : buckets_) arm(bucket);
@@ -53,7 +53,7 @@ void DividedGradients::finish() {
 }
 
 Tensor DividedGradients::own_part(const Bucket& bucket) const {
-  return bucket.whole.slice(data_.rank() * bucket.share.numel(), bucket.share.numel());
+  return bucket.whole.slice(bucket.ranks.rank() * bucket.share.numel(), bucket.share.numel());
 }
 
 void DividedGradients::arm(Bucket& bucket) {
@@ -75,7 +75,7 @@ void DividedGradients::start(size_t index) {
   bucket.is_filling = false;
   Tensor sum = bucket.has_sum ? own_part(bucket) : bucket.share;
   bucket.summing = comm::start_reduce_scatter(sum.view(), bucket.whole.view(), comm::Reduce::kSum,
-                                              data_, bucket.whole.stream());
+                                              bucket.ranks, bucket.whole.stream());
   summing_ = index;
   arm(bucket);
 }

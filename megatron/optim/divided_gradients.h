@@ -22,7 +22,7 @@ class DividedGradients {
  public:
   // The divided buckets of all buffers, in the order of buffers and buckets. `parameters` must
   // outlive it.
-  DividedGradients(FlatParameters& parameters, comm::Group data);
+  explicit DividedGradients(FlatParameters& parameters);
   ~DividedGradients();
   DividedGradients(const DividedGradients&) = delete;
   DividedGradients& operator=(const DividedGradients&) = delete;
@@ -38,8 +38,9 @@ class DividedGradients {
 
  private:
   struct Bucket {
-    Tensor whole;              // [n], the sum over this rank's ops; has memory for a while
-    Tensor share;              // [n / ranks], the sum over ranks and microbatches
+    Tensor whole;  // [n], the sum over this rank's ops; has memory for a while
+    Tensor share;  // [n / ranks], the sum over ranks and microbatches
+    comm::Group ranks;
     int64_t num_expected = 0;  // gradients that will come
     bool is_filling = false;   // has memory, and nobody sums it yet
     bool has_sum = false;      // `share` holds sums of this iteration
@@ -54,7 +55,6 @@ class DividedGradients {
   // An access brings zeros.
   void arm(Bucket& bucket);
 
-  const comm::Group data_;
   std::vector<Bucket> buckets_;
   std::optional<size_t> summing_;  // the bucket whose sum is under way
 };

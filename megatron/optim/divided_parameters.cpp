@@ -10,14 +10,14 @@ constexpr size_t kKept = 2;
 
 }  // namespace
 
-DividedParameters::DividedParameters(FlatParameters& parameters, comm::Group data)
-    : data_(std::move(data)) {
+DividedParameters::DividedParameters(FlatParameters& parameters) {
   for (const FlatBuffer& buffer : parameters.buffers()) {
     if (buffer.is_in_fp8) continue;
     for (size_t b = 0; b < buffer.bucket_params.size(); ++b) {
       Bucket& bucket = buckets_.emplace_back();
       bucket.whole = buffer.bucket_params[b];
       bucket.share = share_of(buffer, &FlatBuffer::params, b);
+      bucket.ranks = buffer.sharers;
     }
   }
   last_ = {buckets_.size(), buckets_.size()};
@@ -56,7 +56,7 @@ void DividedParameters::start(size_t index) {
   const MemoryScope scope(MemoryCategory::kParameters);
   bucket.whole.take_memory();
   bucket.whole.before_access(nullptr);
-  bucket.gathering = comm::start_all_gather(bucket.whole.view(), bucket.share.view(), data_,
+  bucket.gathering = comm::start_all_gather(bucket.whole.view(), bucket.share.view(), bucket.ranks,
                                             bucket.whole.stream());
   bucket.state = State::kArriving;
   arm(index);

@@ -22,7 +22,7 @@ class DividedParameters {
  public:
   // The divided buckets of all buffers, in the order of buffers and buckets. `parameters` must
   // outlive it.
-  DividedParameters(FlatParameters& parameters, comm::Group data);
+  explicit DividedParameters(FlatParameters& parameters);
   ~DividedParameters();
   DividedParameters(const DividedParameters&) = delete;
   DividedParameters& operator=(const DividedParameters&) = delete;
@@ -37,6 +37,7 @@ class DividedParameters {
   struct Bucket {
     Tensor whole;  // [n], has memory unless it is absent
     Tensor share;  // [n / ranks]
+    comm::Group ranks;
     State state = State::kAbsent;
     int64_t last_use = 0;
     comm::Pending gathering;
@@ -52,7 +53,6 @@ class DividedParameters {
   void release_oldest();
   void gather_ahead();
 
-  const comm::Group data_;
   std::vector<Bucket> buckets_;
   size_t num_present_ = 0;
   int64_t clock_ = 0;

@@ -14,18 +14,23 @@ namespace megatron {
 namespace {
 
 FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter,
-                      const FlatParametersOptions& options) {
+                      const FlatParametersOptions& options, const ParallelContext& parallel) {
   const DType dtype = parameter.variable.dtype();
+  const comm::Group data = parallel.group(parameter.gradient_axes.in(kDataAxes));
+  const comm::Group sharers = options.divides_state ? data : comm::Group();
   const bool is_matrix = options.separates_matrices && parameter.is_layer_matrix;
-  const bool is_in_fp8 = options.num_shares > 1 && parameter.fp8 != nullptr;
+  const bool is_in_fp8 = sharers.size() > 1 && parameter.fp8 != nullptr;
   const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
-    return b.dtype == dtype && b.has_partial_gradients == parameter.has_partial_gradients &&
+    return b.dtype == dtype && b.gradient_axes == parameter.gradient_axes &&
            b.has_matrices == is_matrix && b.is_in_fp8 == is_in_fp8;
   });
   if (found != buffers.end()) return *found;
   FlatBuffer& buffer = buffers.emplace_back();
   buffer.dtype = dtype;
-  buffer.has_partial_gradients = parameter.has_partial_gradients;
+  buffer.gradient_axes = parameter.gradient_axes;
+  buffer.partial = parallel.group(parameter.gradient_axes.without(kDataAxes));
+  buffer.data = data;
+  buffer.sharers = sharers;
   buffer.has_matrices = is_matrix;
   buffer.is_in_fp8 = is_in_fp8;
   return buffer;
@@ -92,9 +97,8 @@ void divide_parameters(FlatBuffer& buffer, std::vector<OptimizedParameter>& para
     Tensor& whole =
         buffer.bucket_params.emplace_back(zeros({size}, buffer.dtype, buffer.params.stream()));
     move_in(buffer, parameters, options, first, last);
-    const int64_t share = size / options.num_shares;
     Tensor own = share_of(buffer, &FlatBuffer::params, b);
-    copy_into(own, whole.slice(options.share * share, share));
+    copy_into(own, whole.slice(buffer.sharers.rank() * own.numel(), own.numel()));
     whole.drop_memory();
     last = first;
   }
@@ -111,8 +115,9 @@ void refuse_access(FlatBuffer& buffer) {
 void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
                const FlatParametersOptions& options) {
   std::vector<FlatItem> items;
+  const int64_t num_shares = buffer.sharers.size();
   const bool is_divided =
-      options.divides_gradients && options.num_shares > 1 && !buffer.has_partial_gradients;
+      options.divides_gradients && num_shares > 1 && !buffer.has_partial_gradients();
   for (const size_t index : buffer.parameters) {
     const OptimizedParameter& parameter = parameters[index];
     const int64_t numel = parameter.variable.data().numel();
@@ -122,12 +127,12 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
     items.push_back({.numel = numel, .has_own_bucket = parameter.is_tied || is_apart});
   }
   FlatLayoutOptions layout = options.layout;
-  if (options.num_shares > 1) {  // shares have the alignment of parameters
+  if (num_shares > 1) {  // shares have the alignment of parameters
     const int64_t unit = buffer.is_in_fp8 ? kFp8ShareUnit : layout.alignment;
-    layout.bucket_alignment = std::lcm(layout.bucket_alignment, unit * options.num_shares);
+    layout.bucket_alignment = std::lcm(layout.bucket_alignment, unit * num_shares);
   }
   buffer.layout = flat_layout(items, layout);
-  buffer.shares = shares_of(buffer.layout, options.share, options.num_shares);
+  buffer.shares = shares_of(buffer.layout, buffer.sharers.rank(), num_shares);
 
   const Stream stream = parameters[buffer.parameters.front()].variable.stream();
   const DType grad_dtype =
@@ -135,7 +140,7 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
   {
     const MemoryScope scope(MemoryCategory::kParameters);
     if (buffer.is_in_fp8 || (is_divided && options.divides_parameters)) {
-      buffer.params = zeros({buffer.layout.numel / options.num_shares}, buffer.dtype, stream);
+      buffer.params = zeros({buffer.layout.numel / num_shares}, buffer.dtype, stream);
       divide_parameters(buffer, parameters, options);
       if (buffer.is_in_fp8) refuse_access(buffer);
     } else {
@@ -149,7 +154,7 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
 }  // namespace
 
 std::vector<OptimizedParameter> optimized_parameters(const Module& module,
-                                                     int tensor_parallel_rank) {
+                                                     const ParallelContext& parallel) {
   std::vector<OptimizedParameter> parameters;
   for (const Parameter& named : named_parameters(module)) {
     if (!named.variable.requires_grad()) continue;
@@ -160,11 +165,12 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
     parameter.has_decoupled_lr = named.info.is_embedding_or_output;
     parameter.is_tied = named.info.is_tied;
     parameter.sharding = named.info.sharding;
-    parameter.has_partial_gradients = named.info.has_partial_gradients;
+    parameter.gradient_axes = named.info.gradient_axes;
+    parameter.shared_axes = named.info.shared_axes();
     parameter.is_layer_matrix = is_layer_matrix(named.info);
     parameter.row_parts = named.info.row_parts;
-    const bool is_replica = named.info.sharding.is_whole() && tensor_parallel_rank > 0;
-    parameter.counts_in_norm = !named.info.is_copy && !is_replica;
+    parameter.counts_in_norm =
+        !named.info.is_copy && parallel.is_first_along(parameter.shared_axes);
   }
   return parameters;
 }
@@ -210,12 +216,13 @@ RangeTables range_tables(const FlatRanges& ranges, Stream stream) {
 }
 
 FlatParameters::FlatParameters(std::vector<OptimizedParameter> parameters,
-                               const FlatParametersOptions& options)
+                               const FlatParametersOptions& options,
+                               const ParallelContext& parallel)
     : parameters_(std::move(parameters)) {
   std::erase_if(parameters_,
                 [](const OptimizedParameter& p) { return !p.variable.requires_grad(); });
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    buffer_of(buffers_, parameters_[i], options).parameters.push_back(i);
+    buffer_of(buffers_, parameters_[i], options, parallel).parameters.push_back(i);
   }
   for (FlatBuffer& buffer : buffers_) take_over(buffer, parameters_, options);
 }

@@ -9,6 +9,7 @@
 #include "megatron/nn/fp8_layer.h"
 #include "megatron/nn/module.h"
 #include "megatron/optim/flat_layout.h"
+#include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
 
@@ -19,12 +20,13 @@ struct OptimizedParameter {
   bool has_weight_decay = true;
   double lr_mult = 1.0;           // multiplies the learning rate
   bool has_decoupled_lr = false;  // embedding or output layer: --decoupled-lr applies
-  // Is it counted in the global gradient norm? Parameters that another rank counts are not:
-  // replicas on tensor-parallel ranks above 0, and copies of tied weights.
+  // Is it counted in the global gradient norm? Parameters that another rank counts are not: those
+  // of ranks that are not the first along shared_axes, and copies of tied weights.
   bool counts_in_norm = true;
   bool is_tied = false;  // gradients are summed with another pipeline stage's; has its own bucket
-  bool has_partial_gradients = false;   // tensor-parallel ranks have to sum them
-  Sharding sharding = {};               // this rank's part of the whole tensor
+  MeshAxes gradient_axes = kDenseDataAxes;  // see ParameterInfo
+  MeshAxes shared_axes = {};                // see ParameterInfo
+  Sharding sharding = {};                   // this rank's part of the whole tensor
   bool is_layer_matrix = false;         // neither embedding nor output layer: Muon may update it
   std::vector<int64_t> row_parts = {};  // see ParameterInfo
   // The layer that has it in FP8, if ranks gather it so (parallel/fp8_gather.h). With several
@@ -32,10 +34,9 @@ struct OptimizedParameter {
   const Fp8Layer* fp8 = nullptr;
 };
 
-// The trainable parameters of a module on this tensor-parallel rank, from their ParameterInfo. The
-// first rank alone counts a parameter that every rank has whole.
+// The trainable parameters of a module on this rank, from their ParameterInfo.
 std::vector<OptimizedParameter> optimized_parameters(const Module& module,
-                                                     int tensor_parallel_rank = 0);
+                                                     const ParallelContext& parallel = {});
 
 // Biases and norms have no weight decay; all others have, including embeddings and position tables.
 bool is_decayed(ParameterRole role);
@@ -46,10 +47,9 @@ bool is_layer_matrix(const ParameterInfo& info);
 struct FlatParametersOptions {
   FlatLayoutOptions layout = {};
   bool accumulate_allreduce_grads_in_fp32 = false;  // main gradients: fp32 or the parameter's dtype
-  // This rank has share `share` of `num_shares`: it updates that share of every bucket (ZeRO stage
-  // 1, Rajbhandari et al. 2020, arXiv:1910.02054). With one share it updates everything.
-  int64_t share = 0;
-  int64_t num_shares = 1;
+  // Ranks that reduce a bucket together update equal shares of it (ZeRO stage 1, Rajbhandari et al.
+  // 2020, arXiv:1910.02054). Without it each of them updates everything.
+  bool divides_state = false;
   // With several shares: keep only this rank's share of the gradients (stage 2), or of the
   // parameters as well (stage 3). Partial gradients, which are few, stay whole, and so do their
   // parameters.
@@ -61,36 +61,43 @@ struct FlatParametersOptions {
   std::function<void(const OptimizedParameter& parameter, Tensor data)> first_value = nullptr;
 };
 
-// Parameters of one dtype and one kind of gradient, with their gradients.
+// Parameters of one dtype whose gradients are summed over the same ranks, with their gradients.
 struct FlatBuffer {
   DType dtype = DType::kFloat32;
-  bool has_partial_gradients = false;  // see OptimizedParameter
-  bool has_matrices = false;           // of layers, and nothing else
-  bool is_in_fp8 = false;              // weights that ranks gather in FP8, and nothing else
-  FlatLayout layout;                   // places are parallel to `parameters`
-  std::vector<size_t> parameters;      // positions in FlatParameters::parameters(), rising
-  Tensor params;                       // [numel], dtype; padding is zero and stays so
-  Tensor grads;                        // [numel], fp32 or dtype; padding is zero and stays so
-  std::vector<FlatSpan> shares;        // the elements that this rank updates, rising
+  MeshAxes gradient_axes;
+  comm::Group partial;             // ranks whose gradients are partial sums of this rank's samples
+  comm::Group data;                // ranks with the same parameters and other samples
+  comm::Group sharers;             // those that update shares of it: `data`, or this rank alone
+  bool has_matrices = false;       // of layers, and nothing else
+  bool is_in_fp8 = false;          // weights that ranks gather in FP8, and nothing else
+  FlatLayout layout;               // places are parallel to `parameters`
+  std::vector<size_t> parameters;  // positions in FlatParameters::parameters(), rising
+  Tensor params;                   // [numel], dtype; padding is zero and stays so
+  Tensor grads;                    // [numel], fp32 or dtype; padding is zero and stays so
+  std::vector<FlatSpan> shares;    // the elements that this rank updates, rising
   // Divided gradients or parameters: `grads` or `params` has only the shares, one after the other,
   // and the variables are views of these tensors, one for each bucket, without memory.
   // DividedGradients and DividedParameters give them memory for a while. Parameters that ranks
   // gather in FP8 are divided, too, and never get memory.
   std::vector<Tensor> bucket_grads;
   std::vector<Tensor> bucket_params;
+
+  bool has_partial_gradients() const { return !gradient_axes.without(kDataAxes).empty(); }
 };
 
 // This rank's share number `share` of a flat tensor of the buffer, &FlatBuffer::params or grads.
 Tensor share_of(const FlatBuffer& buffer, Tensor FlatBuffer::*flat, size_t share);
 
-// Moves parameters into flat buffers, one per dtype and kind of gradient (and of matrix, and of
+// Moves parameters into flat buffers, one per dtype and axes of gradients (and of matrix, and of
 // what is gathered in FP8), and gives them main gradients there. After that the variables are views
 // of the buffers, and reductions, clipping and updates work on whole buffers. Constants (without
 // gradient) are not moved.
 class FlatParameters {
  public:
-  // In the order of registration.
-  FlatParameters(std::vector<OptimizedParameter> parameters, const FlatParametersOptions& options);
+  // In the order of registration. `parallel` has the groups of the parameters' gradients; the
+  // default is one rank alone.
+  FlatParameters(std::vector<OptimizedParameter> parameters, const FlatParametersOptions& options,
+                 const ParallelContext& parallel = {});
 
   const std::vector<OptimizedParameter>& parameters() const { return parameters_; }
   std::vector<FlatBuffer>& buffers() { return buffers_; }

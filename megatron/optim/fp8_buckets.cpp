@@ -26,6 +26,7 @@ std::vector<Fp8Bucket> fp8_buckets(const FlatParameters& parameters) {
       const FlatBucket& flat = buffer.layout.buckets[b];
       Fp8Bucket& bucket = buckets.emplace_back();
       bucket.size = flat.end - flat.begin;
+      bucket.ranks = buffer.sharers;
       std::map<size_t, size_t> numbers;  // in the bucket, by position in the buffer
       for (size_t i = buffer.parameters.size(); i-- > 0;) {
         const FlatPlace& place = buffer.layout.places[i];

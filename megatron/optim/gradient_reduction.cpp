@@ -1,15 +1,16 @@
 #include "megatron/optim/gradient_reduction.h"
 
+#include <algorithm>
+
 #include "megatron/core/error.h"
 
 namespace megatron {
 
-GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelContext& parallel,
+GradientReduction::GradientReduction(FlatParameters& parameters, const comm::Group& pipeline,
                                      const GradientReductionOptions& options)
     : parameters_(parameters),
-      parallel_(parallel),
       options_(options),
-      tied_(tied_parameters(parameters.parameters(), parallel.pipeline)) {
+      tied_(tied_parameters(parameters.parameters(), pipeline)) {
   bool divides_gradients = false;
   bool divides_parameters = false;
   size_t num_divided = 0;
@@ -23,8 +24,8 @@ GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelC
     divides_gradients = true;
     divides_parameters = divides_parameters || divides;
   }
-  if (divides_gradients) divided_gradients_.emplace(parameters_, parallel_.data);
-  if (divides_parameters) divided_parameters_.emplace(parameters_, parallel_.data);
+  if (divides_gradients) divided_gradients_.emplace(parameters_);
+  if (divides_parameters) divided_parameters_.emplace(parameters_);
 }
 
 void GradientReduction::add_buckets(size_t index) {
@@ -35,7 +36,7 @@ void GradientReduction::add_buckets(size_t index) {
     made.buffer = index;
     made.span = {bucket.begin, bucket.end};
     made.has_divided_gradients = !buffer.bucket_grads.empty();
-    made.waits = buffer.has_partial_gradients;
+    made.waits = buffer.has_partial_gradients();
   }
   for (size_t i = 0; i < buffer.parameters.size(); ++i) {
     const size_t bucket = first + static_cast<size_t>(buffer.layout.places[i].bucket);
@@ -82,7 +83,9 @@ void GradientReduction::begin(int64_t num_microbatches) {
 }
 
 bool GradientReduction::is_quiet(int64_t microbatch, int64_t num_microbatches) const {
-  if (parallel_.data.size() == 1) return true;
+  const bool is_alone = std::ranges::all_of(
+      parameters_.buffers(), [](const FlatBuffer& buffer) { return buffer.data.size() == 1; });
+  if (is_alone) return true;
   if (divided_gradients_) return false;
   const bool waits = options_.overlap_param_gather && microbatch == 0;
   const bool starts = options_.overlap_grad_reduce && microbatch + 1 == num_microbatches;
@@ -99,17 +102,17 @@ void GradientReduction::used(size_t index) {
 void GradientReduction::start(Bucket& bucket) {
   invariant(!bucket.is_reduced, "a bucket is reduced once");
   bucket.is_reduced = true;
-  if (parallel_.data.size() == 1) return;
   const FlatBuffer& buffer = parameters_.buffers()[bucket.buffer];
+  if (buffer.data.size() == 1) return;
   Tensor grads = buffer.grads.slice(bucket.span.begin, bucket.span.size());
-  if (options_.use_distributed_optimizer) {
-    const int64_t share = bucket.span.size() / parallel_.data.size();
-    Tensor own = grads.slice(parallel_.data.rank() * share, share);
+  if (buffer.sharers.size() > 1) {
+    const int64_t share = bucket.span.size() / buffer.sharers.size();
+    Tensor own = grads.slice(buffer.sharers.rank() * share, share);
     bucket.pending = comm::start_reduce_scatter(own.view(), grads.view(), comm::Reduce::kSum,
-                                                parallel_.data, grads.stream());
+                                                buffer.sharers, grads.stream());
   } else {
     bucket.pending =
-        comm::start_all_reduce(grads.view(), comm::Reduce::kSum, parallel_.data, grads.stream());
+        comm::start_all_reduce(grads.view(), comm::Reduce::kSum, buffer.data, grads.stream());
   }
 }
 
@@ -119,8 +122,7 @@ void GradientReduction::finish() {
   if (divided_parameters_) divided_parameters_->drop();
   if (divided_gradients_) divided_gradients_->finish();
   for (FlatBuffer& buffer : parameters_.buffers()) {
-    if (!buffer.has_partial_gradients) continue;
-    comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, parallel_.tensor.group,
+    comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, buffer.partial,
                      buffer.grads.stream());
   }
   for (const TiedParameter& tied : tied_) {
@@ -138,16 +140,15 @@ void GradientReduction::finish() {
 }
 
 void GradientReduction::gather_parameters() {
-  if (!options_.use_distributed_optimizer || parallel_.data.size() == 1) return;
   // Buckets hold parameters in reverse order of their use in the forward pass.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     const FlatBuffer& buffer = parameters_.buffers()[bucket->buffer];
-    if (buffer.is_in_fp8) continue;
+    if (buffer.is_in_fp8 || buffer.sharers.size() == 1) continue;
     Tensor params = buffer.params.slice(bucket->span.begin, bucket->span.size());
-    const int64_t share = bucket->span.size() / parallel_.data.size();
-    const Tensor own = params.slice(parallel_.data.rank() * share, share);
+    const int64_t share = bucket->span.size() / buffer.sharers.size();
+    const Tensor own = params.slice(buffer.sharers.rank() * share, share);
     bucket->gathering =
-        comm::start_all_gather(params.view(), own.view(), parallel_.data, params.stream());
+        comm::start_all_gather(params.view(), own.view(), buffer.sharers, params.stream());
     bucket->is_gathered = false;
   }
   if (!options_.overlap_param_gather) finish_gathers();

@@ -9,14 +9,10 @@
 #include "megatron/optim/divided_parameters.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/tied_parameters.h"
-#include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
 
 struct GradientReductionOptions {
-  // Every data-parallel rank updates its share of the parameters (FlatParametersOptions): a rank
-  // gets the reduced gradients of its share, and parameters are gathered after the update.
-  bool use_distributed_optimizer = false;
   // Reduce a bucket as soon as the backward passes have completed it, beside the remaining passes.
   bool overlap_grad_reduce = false;
   // With the distributed optimizer: gather parameters beside the next forward pass. The first use
@@ -25,15 +21,18 @@ struct GradientReductionOptions {
 };
 
 // Reduces the gradients of an iteration to those of the whole batch, bucket by bucket: sums over
-// ranks with other parts of the sequence, over the pipeline stages with a tied parameter, and over
-// data-parallel ranks. The loss is already divided by the number of microbatches of all ranks.
+// ranks with partial sums, over the pipeline stages with a tied parameter, and over the ranks of
+// its buffer that have other samples. The loss is already divided by the number of microbatches of
+// all ranks. Ranks that update shares of a buffer (FlatParametersOptions) get the reduced gradients
+// of their share, and parameters are gathered after the update.
 //
 // Buckets of divided gradients and parameters (FlatParametersOptions) are left to DividedGradients
 // and DividedParameters, which learn here what ops do.
 class GradientReduction {
  public:
-  // Both must outlive it. Every rank calls it: pipeline stages compare their tied parameters.
-  GradientReduction(FlatParameters& parameters, const ParallelContext& parallel,
+  // `parameters` must outlive it. Every rank calls it: pipeline stages compare their tied
+  // parameters.
+  GradientReduction(FlatParameters& parameters, const comm::Group& pipeline,
                     const GradientReductionOptions& options);
   ~GradientReduction();
   GradientReduction(const GradientReduction&) = delete;
@@ -80,7 +79,6 @@ class GradientReduction {
   void wait_for_parameters(Bucket& bucket);
 
   FlatParameters& parameters_;
-  const ParallelContext& parallel_;
   const GradientReductionOptions options_;
   const std::vector<TiedParameter> tied_;
   std::vector<Bucket> buckets_;  // but those that DividedParameters gathers

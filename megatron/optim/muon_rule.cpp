@@ -24,7 +24,7 @@ class MuonRule final : public UpdateRule {
       group_of_matrix_.push_back(static_cast<size_t>(group_of[matrix.parameter]));
       matrices_.push_back(std::move(matrix));
     }
-    shared_.emplace(std::move(shared), share.bucket, share.shares, stream);
+    shared_.emplace(std::move(shared), share.bucket, share.buffer.sharers, stream);
   }
 
   std::vector<StateSpec> state() const override { return {{.name = "momentum_buffer"}}; }

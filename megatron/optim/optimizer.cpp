@@ -41,11 +41,10 @@ Stream stream_of(const FlatParameters& parameters) {
 }  // namespace
 
 Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
-                     SumOverModel sum_over_model, comm::Group shares)
+                     SumOverModel sum_over_model)
     : parameters_(parameters),
       config_(config),
       sum_over_model_(std::move(sum_over_model)),
-      shares_(std::move(shares)),
       scaler_(make_loss_scaler(config)),
       groups_(parameter_groups(parameters.parameters())),
       stream_(stream_of(parameters)),
@@ -105,12 +104,12 @@ std::unique_ptr<UpdateRule> Optimizer::make_rule(size_t index, size_t share,
     return make_element_rule(config_);
   }
   FlatSpan bucket = {0, buffer.layout.numel};
-  if (shares_.size() > 1) {
+  if (buffer.sharers.size() > 1) {
     const FlatBucket& one = buffer.layout.buckets[share];
     bucket = {one.begin, one.end};
   }
-  invariant(span.size() * shares_.size() == bucket.size(), "each rank has a share");
-  return make_muon_rule(config_, {buffer, parameters_.parameters(), groups_, bucket, span, shares_},
+  invariant(span.size() * buffer.sharers.size() == bucket.size(), "each rank has a share");
+  return make_muon_rule(config_, {buffer, parameters_.parameters(), groups_, bucket, span},
                         stream_);
 }
 

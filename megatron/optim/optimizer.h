@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/comm/group.h"
 #include "megatron/core/error.h"
 #include "megatron/device/readback.h"
 #include "megatron/kernels/optimizer.h"
@@ -79,11 +78,9 @@ using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 // computes the update, so that queue_step() waits for the gradients.
 class Optimizer {
  public:
-  // `parameters` must outlive the optimizer. `shares` are the ranks that have the shares of the
-  // parameters (FlatParametersOptions::num_shares), by number; Muon's work on whole matrices needs
-  // them.
+  // `parameters` must outlive the optimizer.
   Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
-            SumOverModel sum_over_model = nullptr, comm::Group shares = {});
+            SumOverModel sum_over_model = nullptr);
 
   // The factor of the loss before backward; 1 without a scaler. With a queued step: the factor of
   // its gradients.
@@ -173,7 +170,6 @@ class Optimizer {
   FlatParameters& parameters_;
   OptimizerConfig config_;
   SumOverModel sum_over_model_;
-  comm::Group shares_;
   std::optional<LossScaler> scaler_;
   std::vector<ParameterGroup> groups_;
   Stream stream_;

@@ -4,7 +4,6 @@
 #include <span>
 #include <vector>
 
-#include "megatron/comm/group.h"
 #include "megatron/optim/parameter_group.h"
 #include "megatron/optim/state_tensor.h"
 
@@ -45,7 +44,6 @@ struct MatrixShare {
   std::span<const ParameterGroup> groups;
   FlatSpan bucket;  // whose matrices
   FlatSpan span;    // of the buffer: this rank's elements
-  comm::Group shares;
 };
 std::unique_ptr<UpdateRule> make_muon_rule(const OptimizerConfig& config, const MatrixShare& share,
                                            Stream stream);

@@ -1,5 +1,6 @@
 #include "megatron/parallel/fp8_gather.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -8,15 +9,15 @@
 
 namespace megatron {
 
-Fp8Gather::Fp8Gather(std::vector<Fp8Bucket> buckets, const comm::Group& data, bool overlaps,
-                     Stream stream)
-    : data_(data), overlaps_(overlaps), stream_(stream) {
+Fp8Gather::Fp8Gather(std::vector<Fp8Bucket> buckets, bool overlaps, Stream stream)
+    : overlaps_(overlaps), stream_(stream) {
   const MemoryScope scope(MemoryCategory::kParameters);
   buckets_.resize(buckets.size());  // they stay where they are
   for (size_t b = 0; b < buckets.size(); ++b) {
     Bucket& bucket = buckets_[b];
     bucket.of = std::move(buckets[b]);
-    invariant(bucket.of.size % data_.size() == 0, "a bucket divides evenly among the ranks");
+    invariant(bucket.of.size % bucket.of.ranks.size() == 0,
+              "a bucket divides evenly among the ranks");
     bucket.rows = zeros({bucket.of.size}, DType::kFloat8E4M3, stream_);
     for (const Fp8Bucket::Weight& weight : bucket.of.weights) {
       const Shape& shape = weight.layer->parameter().shape();
@@ -25,6 +26,7 @@ Fp8Gather::Fp8Gather(std::vector<Fp8Bucket> buckets, const comm::Group& data, bo
       bucket.amax.push_back(num_amax_);
       num_amax_ += weight.layer->shape_of_amax().numel();
     }
+    bucket.end_amax = num_amax_;
   }
 }
 
@@ -50,12 +52,27 @@ void Fp8Gather::scale_weights() {
                                    part.begin - weight.begin);
       }
     }
-    comm::all_reduce(all.view(), comm::Reduce::kMax, data_, stream_);
+    reduce_amax(all);
   }
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.of.weights.size(); ++i) {
       bucket.of.weights[i].layer->scale_weight(amax_of(bucket, i));
     }
+  }
+}
+
+// In one sum for neighbouring buckets of the same ranks.
+void Fp8Gather::reduce_amax(const Tensor& all) const {
+  int64_t begin = 0;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const comm::Group& ranks = buckets_[b].of.ranks;
+    const bool goes_on =
+        b + 1 < buckets_.size() &&
+        std::ranges::equal(ranks.world_ranks(), buckets_[b + 1].of.ranks.world_ranks());
+    if (goes_on) continue;
+    Tensor part = all.slice(begin, buckets_[b].end_amax - begin);
+    comm::all_reduce(part.view(), comm::Reduce::kMax, ranks, stream_);
+    begin = buckets_[b].end_amax;
   }
 }
 
@@ -68,9 +85,10 @@ void Fp8Gather::start() {
       const Fp8Bucket::Weight& weight = bucket->of.weights[part.weight];
       weight.layer->quantize_part(part.elements, part.begin - weight.begin);
     }
-    const int64_t share = bucket->of.size / data_.size();
-    const Tensor own = bucket->rows.slice(data_.rank() * share, share);
-    bucket->gathering = comm::start_all_gather(bucket->rows.view(), own.view(), data_, stream_);
+    const comm::Group& ranks = bucket->of.ranks;
+    const int64_t share = bucket->of.size / ranks.size();
+    const Tensor own = bucket->rows.slice(ranks.rank() * share, share);
+    bucket->gathering = comm::start_all_gather(bucket->rows.view(), own.view(), ranks, stream_);
     bucket->is_complete = false;
   }
   if (overlaps_) return;

@@ -13,8 +13,8 @@ namespace megatron {
 // multiples of 256 on a GPU, so parts of them are matrices that kernels take, with rows of 128.
 inline constexpr int64_t kFp8ShareUnit = 2048;
 
-// Weights of FP8 layers that lie side by side, [0, size). Each data-parallel rank updates an equal
-// share of them, in rank order.
+// Weights of FP8 layers that lie side by side, [0, size). Each of `ranks` updates an equal share of
+// them, in rank order.
 struct Fp8Bucket {
   struct Weight {
     const Fp8Layer* layer;
@@ -27,6 +27,7 @@ struct Fp8Bucket {
     Tensor elements;  // [n] in the model's dtype, which updates change
   };
   int64_t size = 0;
+  comm::Group ranks;
   std::vector<Weight> weights;
   std::vector<Part> parts;
 };
@@ -41,7 +42,7 @@ class Fp8Gather {
   // There are buckets, which hold weights in reverse order of their use in the forward pass. With
   // `overlaps` gathers run beside the passes, and the first use of a weight waits for its bucket.
   // The layers must outlive it.
-  Fp8Gather(std::vector<Fp8Bucket> buckets, const comm::Group& data, bool overlaps, Stream stream);
+  Fp8Gather(std::vector<Fp8Bucket> buckets, bool overlaps, Stream stream);
   ~Fp8Gather();
   Fp8Gather(const Fp8Gather&) = delete;
   Fp8Gather& operator=(const Fp8Gather&) = delete;
@@ -53,15 +54,16 @@ class Fp8Gather {
   struct Bucket {
     Fp8Bucket of;
     std::vector<int64_t> amax;  // of the weights, in that of all
-    Tensor rows;                // [size] FP8: those of all weights; padding is zero
+    int64_t end_amax = 0;
+    Tensor rows;  // [size] FP8: those of all weights; padding is zero
     bool is_complete = true;
     comm::Pending gathering;
   };
 
   void scale_weights();
+  void reduce_amax(const Tensor& all) const;
   void complete(Bucket& bucket);
 
-  const comm::Group data_;
   const bool overlaps_;
   const Stream stream_;
   std::vector<Bucket> buckets_;

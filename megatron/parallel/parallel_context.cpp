@@ -40,6 +40,10 @@ comm::Group ParallelContext::group(MeshAxes axes) const {
   return found->second;
 }
 
+bool ParallelContext::is_first_along(MeshAxes axes) const {
+  return mesh.group_of(world.rank(), axes).front() == world.rank();
+}
+
 ParallelContext make_parallel_context(const comm::Group& world, const ParallelConfig& config) {
   ParallelContext context;
   context.mesh = Mesh(config);

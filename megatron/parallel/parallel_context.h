@@ -69,6 +69,8 @@ struct ParallelContext {
   // The ranks that differ from this one along `axes` alone. A run has the groups of every single
   // axis of experts and of each of the groups above.
   comm::Group group(MeshAxes axes) const;
+  // Is this rank the first one of that group?
+  bool is_first_along(MeshAxes axes) const;
 
   // Of the ranks that get samples of their own: how many, and which one this is.
   int num_replicas() const { return data.size() / context.size(); }

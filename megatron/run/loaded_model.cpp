@@ -131,7 +131,9 @@ namespace {
 void expect_hashes_of(const Module& model, const CheckpointContents& contents,
                       const ParallelContext& parallel) {
   CheckpointState parts;
-  parts.model = chunks_to_save(model, parallel.tensor.rank());
+  parts.model = chunks_to_save(model, [&](const ParameterInfo& info) {
+    return parallel.is_first_along(info.shared_axes());
+  });
   expect_stored_hashes(contents, parts, parallel.model);
   if (parallel.tensor.rank() == 0) return;
   parts.model = chunks_of(model);

@@ -67,9 +67,9 @@ std::map<std::string, std::vector<CheckpointTensor>> optimizer_tensors(
   optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
                             const FlatSpan& part, const Tensor& run) {
     std::vector<CheckpointTensor>& section = tensors[std::string(state)];
-    const bool is_elsewhere =
-        !parameter.counts_in_norm || (!is_distributed && parallel.data.rank() != 0);
-    if (use == Use::kSave && is_elsewhere) return;
+    const MeshAxes replicas = is_distributed ? MeshAxes() : parameter.gradient_axes.in(kDataAxes);
+    const bool is_first = parameter.counts_in_norm && parallel.is_first_along(replicas);
+    if (use == Use::kSave && !is_first) return;
     append(section, chunks_of(parameter.name, parameter.sharding, parameter.variable.shape(),
                               part.begin, run));
   });
@@ -180,9 +180,11 @@ std::vector<CheckpointTensor> model_tensors(const TrainingState& state, Use use)
   for (const Module* chunk : state.chunks) {
     if (use == Use::kLoad) {
       append(tensors, chunks_of(*chunk));
-    } else if (state.parallel.data.rank() == 0) {
-      append(tensors, chunks_to_save(*chunk, state.parallel.tensor.rank()));
+      continue;
     }
+    append(tensors, chunks_to_save(*chunk, [&](const ParameterInfo& info) {
+             return state.parallel.is_first_along(info.copy_axes());
+           }));
   }
   std::set<std::string> divided;
   for (const FlatBuffer& buffer : state.parameters.buffers()) {

@@ -28,8 +28,7 @@ struct HeldPart {
   std::string name;  // of its parameter
   FlatSpan span;
   Tensor elements;
-  bool is_on_data = false;    // data-parallel ranks have it, too
-  bool is_on_tensor = false;  // tensor-parallel ranks do
+  MeshAxes copies;  // ranks along these axes have it, too
   uint64_t hash = 0;
 };
 
@@ -46,12 +45,7 @@ void hold_model(const TrainingState& state, std::vector<HeldPart>& held) {
     for (const Parameter& tensor : named_tensors(*chunk)) {
       if (divided.contains(tensor.name)) continue;
       const Tensor& data = tensor.variable.data();
-      held.push_back({tensor.name,
-                      tensor.name,
-                      {0, data.numel()},
-                      data,
-                      true,
-                      tensor.info.sharding.is_whole()});
+      held.push_back({tensor.name, tensor.name, {0, data.numel()}, data, tensor.info.copy_axes()});
     }
   }
 }
@@ -69,8 +63,7 @@ bool divides_state(const FlatParameters& parameters) {
 void hold_parts(const TrainingState& state, std::vector<HeldPart>& held) {
   state.parameters.visit_divided(
       [&](const OptimizedParameter& parameter, const FlatSpan& part, const Tensor& elements) {
-        held.push_back(
-            {parameter.name, parameter.name, part, elements, false, parameter.sharding.is_whole()});
+        held.push_back({parameter.name, parameter.name, part, elements, parameter.shared_axes});
       });
   for (const OptimizedParameter& parameter : state.parameters.parameters()) {
     if (parameter.fp8 == nullptr || !parameter.fp8->gathers_weight()) continue;
@@ -80,14 +73,13 @@ void hold_parts(const TrainingState& state, std::vector<HeldPart>& held) {
                     parameter.name,
                     {0, rows.numel()},
                     rows,
-                    true,
-                    parameter.sharding.is_whole()});
+                    parameter.shared_axes.with(parameter.gradient_axes.in(kDataAxes))});
   }
-  const bool is_on_data = !divides_state(state.parameters);
+  const MeshAxes data = divides_state(state.parameters) ? MeshAxes() : kDataAxes;
   state.optimizer.visit_memory([&](const OptimizedParameter& parameter, std::string_view kind,
                                    const FlatSpan& part, const Tensor& elements) {
     held.push_back({fmt::format("{} of {}", kind, parameter.name), parameter.name, part, elements,
-                    is_on_data, parameter.sharding.is_whole()});
+                    parameter.shared_axes.with(parameter.gradient_axes.in(data))});
   });
 }
 
@@ -221,10 +213,12 @@ void expect_equal_replicas(TrainingState& state) {
   state.gradients.finish_gathers();
   const std::vector<HeldPart> held = held_parts(state);
   std::vector<Difference> differences;
-  compare_parts(parts_where(held, [](const HeldPart& part) { return part.is_on_data; }),
-                parallel.data, differences);
-  compare_parts(parts_where(held, [](const HeldPart& part) { return part.is_on_tensor; }),
-                parallel.tensor.group, differences);
+  for (const MeshAxes axes : {kDenseDataAxes, MeshAxes(MeshAxis::kTensor), kExpertDataAxes,
+                              MeshAxes(MeshAxis::kExpertTensor), MeshAxes(MeshAxis::kExpert)}) {
+    compare_parts(
+        parts_where(held, [&](const HeldPart& part) { return part.copies.intersects(axes); }),
+        parallel.group(axes), differences);
+  }
   for (const TiedParameter& tied : state.gradients.tied()) {
     compare_parts(parts_where(held, [&](const HeldPart& part) { return part.name == tied.name; }),
                   tied.stages, differences);

@@ -56,13 +56,24 @@ std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
   return chunks;
 }
 
+// Are sums over the gradients those over all ranks? Ranks that divide a state have shares of one
+// model; the ranks of a copy of the experts belong to several copies of the dense layers.
+bool sums_over_world(const RunConfig& config, const ParallelContext& parallel) {
+  return config.parallel.use_distributed_optimizer || parallel.mesh.has_expert_axes();
+}
+
 std::vector<OptimizedParameter> parameters_of(const RunConfig& config, const TrainTask& task,
                                               const std::vector<const Module*>& chunks,
                                               const ParallelContext& parallel) {
   std::vector<OptimizedParameter> all;
   for (const Module* chunk : chunks) {
-    for (OptimizedParameter& parameter : optimized_parameters(*chunk, parallel.tensor.rank())) {
+    for (OptimizedParameter& parameter : optimized_parameters(*chunk, parallel)) {
       task.adjust_parameter(parameter);
+      // The sum over the world counts replicas that all update everything once.
+      if (sums_over_world(config, parallel) && !config.parallel.use_distributed_optimizer) {
+        const MeshAxes replicas = parameter.gradient_axes.in(kDataAxes);
+        parameter.counts_in_norm = parameter.counts_in_norm && parallel.is_first_along(replicas);
+      }
       all.push_back(std::move(parameter));
     }
   }
@@ -92,16 +103,14 @@ FlatParametersOptions flat_options(const RunConfig& run, const ParallelContext& 
   const bool has_buckets = config.overlap_grad_reduce || options.divides_gradients;
   options.layout.bucket_size = has_buckets ? bucket_size(config) : 0;
   options.accumulate_allreduce_grads_in_fp32 = config.accumulate_allreduce_grads_in_fp32;
-  if (config.use_distributed_optimizer) {
-    options.share = parallel.data.rank();
-    options.num_shares = parallel.data.size();
-  }
+  options.divides_state = config.use_distributed_optimizer;
   return options;
 }
 
 FlatParameters flat(std::vector<OptimizedParameter> parameters,
-                    const FlatParametersOptions& options, Device device) {
-  FlatParameters made(std::move(parameters), options);
+                    const FlatParametersOptions& options, const ParallelContext& parallel,
+                    Device device) {
+  FlatParameters made(std::move(parameters), options, parallel);
   // Later allocations do not fit the blocks that the flat buffers replaced.
   allocator_of(device).empty_cache();
   return made;
@@ -109,20 +118,20 @@ FlatParameters flat(std::vector<OptimizedParameter> parameters,
 
 // Null if no weights are gathered in FP8.
 std::unique_ptr<Fp8Gather> fp8_gather(const RunConfig& config, const FlatParameters& parameters,
-                                      const ParallelContext& parallel, Stream stream) {
+                                      Stream stream) {
   std::vector<Fp8Bucket> buckets = fp8_buckets(parameters);
   if (buckets.empty()) return nullptr;
-  return std::make_unique<Fp8Gather>(std::move(buckets), parallel.data,
-                                     config.parallel.overlap_param_gather, stream);
+  return std::make_unique<Fp8Gather>(std::move(buckets), config.parallel.overlap_param_gather,
+                                     stream);
 }
 
 // Sums numbers over the ranks that update one copy of the model.
 SumOverModel sum_over_model(const RunConfig& config, const ParallelContext& parallel) {
-  const bool is_distributed = config.parallel.use_distributed_optimizer;
-  const comm::Group group = is_distributed ? parallel.world : parallel.model;
+  const bool is_whole = sums_over_world(config, parallel);
+  const comm::Group group = is_whole ? parallel.world : parallel.model;
   // Each copy of the model has a sum of its own. NCCL may add up in another order on other GPUs,
   // and copies must clip alike to stay equal.
-  const bool may_differ = !is_distributed && group.size() > 1;
+  const bool may_differ = !is_whole && group.size() > 1;
   const comm::Group copies = may_differ ? parallel.data : comm::Group();
   return [group, copies](TensorView numbers, Stream stream) {
     comm::all_reduce(numbers, comm::Reduce::kSum, group, stream);
@@ -155,15 +164,12 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
       random(static_cast<uint64_t>(config.training.seed)),
       chunks(built(config, task, parallel, stream, random)),
       parameters(flat(parameters_of(config, task, chunks, parallel),
-                      flat_options(config, parallel, chunks), stream.device)),
-      fp8(chunks, config.transformer.fp8, parallel, stream,
-          fp8_gather(config, parameters, parallel, stream)),
-      gradients(parameters, parallel,
-                {.use_distributed_optimizer = config.parallel.use_distributed_optimizer,
-                 .overlap_grad_reduce = config.parallel.overlap_grad_reduce,
+                      flat_options(config, parallel, chunks), parallel, stream.device)),
+      fp8(chunks, config.transformer.fp8, parallel, stream, fp8_gather(config, parameters, stream)),
+      gradients(parameters, parallel.pipeline,
+                {.overlap_grad_reduce = config.parallel.overlap_grad_reduce,
                  .overlap_param_gather = config.parallel.overlap_param_gather}),
-      optimizer(parameters, config.optimizer, sum_over_model(config, parallel),
-                config.parallel.use_distributed_optimizer ? parallel.data : comm::Group()),
+      optimizer(parameters, config.optimizer, sum_over_model(config, parallel)),
       scheduler(make_parameter_scheduler(config.optimizer, length_of(config))),
       microbatches(
           make_microbatch_calculator(config.training, config.parallel.data_parallel_size)) {}

@@ -15,6 +15,7 @@
 #include "megatron/ops/linear.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/parallel/layouts.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -85,10 +86,11 @@ Stream stream_of(const comm::Group& world) {
 class Training {
  public:
   Training(const Course& run, const comm::Group& world)
-      : run_(run), chain_(stream_of(world)), flat_(chain_.parameters, options(run, world)) {
-    parallel_.world = parallel_.data = world;
-    reduction_.emplace(flat_, parallel_,
-                       GradientReductionOptions{.use_distributed_optimizer = run.stage > 0});
+      : run_(run),
+        rank_(world.rank()),
+        chain_(stream_of(world)),
+        flat_(chain_.parameters, options(run), data_parallel(world)) {
+    reduction_.emplace(flat_, comm::Group(), GradientReductionOptions{});
     OptimizerConfig config;
     config.optimizer_cpu_offload = run.offloads;
     const bool is_shared = run.stage > 0;
@@ -102,8 +104,7 @@ class Training {
     const int64_t own = kMicrobatches / run_.ranks;
     reduction_->begin(own);
     for (int64_t m = 0; m < own; ++m) {
-      const auto seed =
-          static_cast<uint64_t>(100 * iteration + m * run_.ranks + parallel_.data.rank());
+      const auto seed = static_cast<uint64_t>(100 * iteration + m * run_.ranks + rank_);
       const Tensor ids = random_ids({2, 8}, kRows, seed);
       const Variable y = chain_.logits(ids, random_, run_.recomputes);
       Tensor dy(y.shape(), DType::kFloat32, y.stream());
@@ -131,20 +132,17 @@ class Training {
   std::vector<double> norms;
 
  private:
-  static FlatParametersOptions options(const Course& run, const comm::Group& world) {
+  static FlatParametersOptions options(const Course& run) {
     FlatParametersOptions options;
     options.layout.bucket_size = run.stage > 1 ? run.bucket_size : 0;
-    if (run.stage > 0) {
-      options.share = world.rank();
-      options.num_shares = run.ranks;
-    }
+    options.divides_state = run.stage > 0;
     options.divides_gradients = run.stage > 1;
     options.divides_parameters = run.stage > 2;
     return options;
   }
 
   const Course run_;
-  ParallelContext parallel_;
+  const int rank_;
   Chain chain_;
   FlatParameters flat_;
   std::optional<GradientReduction> reduction_;

@@ -16,6 +16,7 @@
 #include "megatron/optim/optimizer.h"
 #include "megatron/parallel/fp8_scaling.h"
 #include "megatron/parallel/tensor/linear.h"
+#include "tests/parallel/layouts.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -68,25 +69,23 @@ class Fp8BucketsTraining {
   Fp8BucketsTraining(const Fp8BucketsCourse& course, bool gathers, const comm::Group& world)
       : fp8_{.format = Fp8Format::kHybrid, .recipe = course.recipe, .amax_history_len = 2},
         stream_(fp8_buckets_stream_of(world)),
+        parallel_(data_parallel(world)),
         layers_(fp8_, stream_) {
-    parallel_.world = parallel_.data = world;
     std::vector<OptimizedParameter> parameters = optimized_parameters(layers_);
     if (gathers) find_fp8_layers(parameters, {&layers_});
     FlatParametersOptions options{.accumulate_allreduce_grads_in_fp32 = true,
-                                  .share = world.rank(),
-                                  .num_shares = world.size(),
+                                  .divides_state = true,
                                   .divides_gradients = course.stage == 2};
     options.layout.bucket_size = course.bucket_size;
-    flat_.emplace(std::move(parameters), options);
+    flat_.emplace(std::move(parameters), options, parallel_);
     std::vector<Fp8Bucket> buckets = fp8_buckets(*flat_);
     EXPECT_EQ(buckets.empty(), !gathers || world.size() == 1);
     scaling_.emplace(std::vector<const Module*>{&layers_}, fp8_, parallel_, stream_,
                      buckets.empty() ? nullptr
-                                     : std::make_unique<Fp8Gather>(std::move(buckets), world,
+                                     : std::make_unique<Fp8Gather>(std::move(buckets),
                                                                    course.overlaps, stream_));
-    reduction_.emplace(*flat_, parallel_,
-                       GradientReductionOptions{.use_distributed_optimizer = true,
-                                                .overlap_param_gather = course.overlaps});
+    reduction_.emplace(*flat_, comm::Group(),
+                       GradientReductionOptions{.overlap_param_gather = course.overlaps});
     OptimizerConfig config;
     config.clip_grad = 0;
     optimizer_.emplace(*flat_, config, [world](TensorView numbers, Stream on) {
@@ -130,7 +129,7 @@ class Fp8BucketsTraining {
  private:
   const Fp8Config fp8_;
   const Stream stream_;
-  ParallelContext parallel_;
+  const ParallelContext parallel_;
   Layers layers_;
   std::optional<FlatParameters> flat_;
   std::optional<Fp8Scaling> scaling_;

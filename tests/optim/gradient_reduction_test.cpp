@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/comm/threads.h"
+#include "tests/parallel/layouts.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -27,17 +28,12 @@ class ParameterGatherTest : public testing::TestWithParam<bool> {};
 
 TEST_P(ParameterGatherTest, EveryRankSeesWhatTheOthersUpdated) {
   comm::run_ranks(kRanks, [](const comm::Group& world) {
-    ParallelContext parallel;
-    parallel.data = world;
-    FlatParameters flat(
-        parameters(),
-        {.layout = {.bucket_size = 100}, .share = world.rank(), .num_shares = kRanks});
+    FlatParameters flat(parameters(), {.layout = {.bucket_size = 100}, .divides_state = true},
+                        data_parallel(world));
     FlatBuffer& buffer = flat.buffers()[0];
     ASSERT_EQ(buffer.layout.buckets.size(), 3u);
-    GradientReduction reduction(flat, parallel,
-                                {.use_distributed_optimizer = true,
-                                 .overlap_grad_reduce = true,
-                                 .overlap_param_gather = GetParam()});
+    GradientReduction reduction(flat, {},
+                                {.overlap_grad_reduce = true, .overlap_param_gather = GetParam()});
     for (int iteration = 1; iteration <= 3; ++iteration) {
       reduction.begin(1);
       reduction.finish();

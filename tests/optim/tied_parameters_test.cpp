@@ -44,10 +44,8 @@ TEST(TiedParametersTest, WithoutAPipelineNoneIsTied) {
 
 TEST(TiedParametersTest, GradientsAreSummedOverTheStagesThatHaveThem) {
   comm::run_ranks(4, [](const comm::Group& pipeline) {
-    ParallelContext parallel;
-    parallel.pipeline = pipeline;
     FlatParameters flat(parameters_of_stage(pipeline.rank()), {});
-    GradientReduction reduction(flat, parallel, {});
+    GradientReduction reduction(flat, pipeline, {});
     reduction.begin(1);
     for (const OptimizedParameter& p : flat.parameters()) {
       Tensor grad = p.variable.grad();

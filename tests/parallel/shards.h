@@ -53,7 +53,7 @@ inline void expect_gradients(const Module& got, const Module& want, const Tensor
     Tensor grad = here[i].variable.grad();
     ASSERT_EQ(grad.defined(), wanted[i].variable.grad().defined());
     if (!grad.defined()) continue;  // no rank adds the bias of a row-parallel layer here
-    if (here[i].info.has_partial_gradients) grad = all_reduced(grad, tp.group);
+    if (here[i].info.gradient_axes.contains(MeshAxis::kTensor)) grad = all_reduced(grad, tp.group);
     const Tensor& whole = wanted[i].variable.grad();
     // An element is a sum over the tokens: terms that cancel leave their rounding errors, so the
     // bound grows with the largest element, not with this one.

@@ -196,8 +196,7 @@ TEST_P(TensorParallelTest, StackedPartsAreSharedPartByPart) {
     const TwoLayers whole({}, 2);
     const TwoLayers layers(tp, 2);
     expect_identical(layers.column.weight().data(),
-                     shard_of(whole.column.weight().data(),
-                              {.axis = 0, .index = tp.rank(), .count = tp.size(), .parts = 2}));
+                     shard_of(whole.column.weight().data(), tp.sharding(0, 2)));
   });
 }
 

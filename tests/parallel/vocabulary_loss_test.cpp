@@ -148,9 +148,7 @@ TEST_P(VocabularyLossRanksTest, RanksComputeWhatOneComputes) {
 
   comm::run_ranks(ranks, [&](const comm::Group& group) {
     const TensorParallel tp{.group = group, .sequence_parallel = sequence_parallel};
-    const auto part_of = [&](const Tensor& x) {
-      return shard_of(x, {.axis = 0, .index = tp.rank(), .count = tp.size()});
-    };
+    const auto part_of = [&](const Tensor& x) { return shard_of(x, tp.sharding(0)); };
     const VocabularyProduct mine =
         product_of(own_slice(whole.x, tp), part_of(whole.weight), part_of(whole.bias));
     const Variable loss = vocabulary_loss(mine, targets(0.1f), tp, seed,

@@ -161,8 +161,8 @@ struct Replicated {
 std::vector<Replicated> replicated_parts(const TrainingState& state) {
   std::vector<Replicated> parts;
   const bool has_replicas = state.parallel.data.size() > 1;
-  const auto is_copied = [&](const Sharding& sharding) {
-    return state.parallel.tensor.size() > 1 && sharding.is_whole();
+  const auto is_copied = [&](const OptimizedParameter& parameter) {
+    return state.parallel.mesh.size(parameter.shared_axes) > 1;
   };
   bool divides_state = false;
   for (const FlatBuffer& buffer : state.parameters.buffers()) {
@@ -172,18 +172,18 @@ std::vector<Replicated> replicated_parts(const TrainingState& state) {
     for (const size_t index : buffer.parameters) {
       const OptimizedParameter& parameter = state.parameters.parameters()[index];
       if (!buffer.bucket_params.empty()) continue;
-      if (has_replicas || is_copied(parameter.sharding)) {
+      if (has_replicas || is_copied(parameter)) {
         parts.push_back({parameter.name, parameter.variable.data()});
       }
     }
   }
   state.parameters.visit_divided(
       [&](const OptimizedParameter& parameter, const FlatSpan&, const Tensor& elements) {
-        if (is_copied(parameter.sharding)) parts.push_back({parameter.name, elements});
+        if (is_copied(parameter)) parts.push_back({parameter.name, elements});
       });
   state.optimizer.visit_memory([&](const OptimizedParameter& parameter, std::string_view kind,
                                    const FlatSpan&, const Tensor& elements) {
-    if ((has_replicas && !divides_state) || is_copied(parameter.sharding)) {
+    if ((has_replicas && !divides_state) || is_copied(parameter)) {
       parts.push_back({std::string(kind) + " of " + parameter.name, elements});
     }
   });

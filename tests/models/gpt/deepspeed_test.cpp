@@ -15,6 +15,7 @@
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/parallel/layouts.h"
 #include "tests/support/source_path.h"
 
 namespace megatron {
@@ -117,16 +118,14 @@ void expect_same_training(const LoggedRun& run, const comm::Group& world) {
   }();
   const GptModel model(tiny_gpt(), Stream{});
   read_weights(model);
-  ParallelContext parallel;
-  parallel.world = parallel.data = world;
   const bool shares = run.stage > 0;
   FlatParameters flat(optimized_parameters(model),
                       {.layout = {.bucket_size = run.stage > 1 ? 2000 : 0},
-                       .share = shares ? world.rank() : 0,
-                       .num_shares = shares ? run.ranks : 1,
+                       .divides_state = shares,
                        .divides_gradients = run.stage > 1,
-                       .divides_parameters = run.stage > 2});
-  GradientReduction gradients(flat, parallel, {.use_distributed_optimizer = shares});
+                       .divides_parameters = run.stage > 2},
+                      data_parallel(world));
+  GradientReduction gradients(flat, {}, {});
   Optimizer optimizer(flat, adamw(), [&](TensorView numbers, Stream on) {
     if (shares) comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
   });

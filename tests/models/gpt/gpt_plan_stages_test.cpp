@@ -68,8 +68,7 @@ class TrainedStage {
          model_chunks(parallel, config.num_layers, context_.pipeline.rank())) {
       chunks_.push_back(std::make_unique<GptModel>(config, chunk, context_.tensor, stream_));
       initialize(*chunks_.back(), 1);
-      for (OptimizedParameter& parameter :
-           optimized_parameters(*chunks_.back(), context_.tensor.rank())) {
+      for (OptimizedParameter& parameter : optimized_parameters(*chunks_.back(), context_)) {
         parameters.push_back(std::move(parameter));
       }
     }

@@ -16,6 +16,7 @@
 #include "megatron/transformer/layer_memory.h"
 #include "tests/models/gpt/small_config.h"
 #include "tests/models/plan_trial.h"
+#include "tests/parallel/layouts.h"
 #include "tests/support/device_under_test.h"
 
 namespace megatron {
@@ -223,7 +224,7 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
     const GptModel model(config, whole_model(config.num_layers), context.tensor, stream,
                          context.context);
     initialize(model, 1);
-    FlatParameters flat(optimized_parameters(model, context.tensor.rank()), {});
+    FlatParameters flat(optimized_parameters(model, context), {});
     allocator.empty_cache();
     allocator.reset_peaks();
     RandomState random(1);
@@ -363,16 +364,15 @@ TEST(GptPlanGatherTest, RanksThatGatherInFp8TakeWhatIsPlanned) {
       const Stream stream{Device{DeviceType::kCpu, world.rank() + 1}};  // a pool of its own
       CachingAllocator& allocator = allocator_of(stream.device);
       allocator.empty_cache();
-      ParallelContext context;
-      context.world = context.data = world;
+      const ParallelContext context = data_parallel(world);
       const GptModel model(config, whole_model(config.num_layers), context.tensor, stream,
                            context.context);
       initialize(model, 1);
       std::vector<OptimizedParameter> parameters = optimized_parameters(model);
       find_fp8_layers(parameters, {&model});
-      FlatParameters flat(std::move(parameters), {.share = world.rank(), .num_shares = 4});
+      FlatParameters flat(std::move(parameters), {.divides_state = true}, context);
       Fp8Scaling scaling({&model}, config.fp8, context, stream,
-                         std::make_unique<Fp8Gather>(fp8_buckets(flat), world, false, stream));
+                         std::make_unique<Fp8Gather>(fp8_buckets(flat), false, stream));
       scaling.quantize_weights();
       const auto took = static_cast<double>(
           gpt_plan_at(allocator.stats().by_category, MemoryCategory::kParameters));

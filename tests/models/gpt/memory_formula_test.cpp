@@ -15,6 +15,7 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/parallel/layouts.h"
 
 namespace megatron {
 namespace {
@@ -91,15 +92,11 @@ class TrainingRank {
         allocator_(emptied(allocator_of(stream_.device))),
         before_(in_use(allocator_.stats().by_category)),
         model_(config, stream_),
-        flat_(initialized(model_), placed(options, world)),
-        parallel_(only_data_parallel(world)),
-        gradients_(flat_, parallel_, {.use_distributed_optimizer = true}),
-        optimizer_(
-            flat_, adam,
-            [world](TensorView numbers, Stream on) {
-              comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
-            },
-            world) {}
+        flat_(initialized(model_), divided(options), data_parallel(world)),
+        gradients_(flat_, {}, {}),
+        optimizer_(flat_, adam, [world](TensorView numbers, Stream on) {
+          comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
+        }) {}
 
   void train_an_iteration() {
     allocator_.empty_cache();
@@ -133,15 +130,9 @@ class TrainingRank {
     initialize(model, 1);
     return optimized_parameters(model);
   }
-  static FlatParametersOptions placed(FlatParametersOptions options, const comm::Group& world) {
-    options.share = world.rank();
-    options.num_shares = world.size();
+  static FlatParametersOptions divided(FlatParametersOptions options) {
+    options.divides_state = true;
     return options;
-  }
-  static ParallelContext only_data_parallel(const comm::Group& world) {
-    ParallelContext parallel;
-    parallel.world = parallel.data = world;
-    return parallel;
   }
   static int64_t in_use(const ByCategory& bytes) {
     return memory_formula_at(bytes, MemoryCategory::kParameters) +
@@ -157,7 +148,6 @@ class TrainingRank {
   int64_t before_;
   GptModel model_;
   FlatParameters flat_;
-  ParallelContext parallel_;
   GradientReduction gradients_;
   Optimizer optimizer_;
   RandomState random_{1};
