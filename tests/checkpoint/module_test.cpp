@@ -37,7 +37,7 @@ TEST(ModuleCheckpointTest, BuffersAreSavedAndLoadedLikeParameters) {
   const Tensor want = copied(trained.history);
   CheckpointState state;
   state.iteration = 7;
-  state.model = chunks_to_save(trained, 0);
+  state.model = chunks_to_save(trained, [](const ParameterInfo&) { return true; });
   ASSERT_EQ(state.model.size(), 2u);
   save_checkpoint(directory.path(), state);
 
