@@ -15,11 +15,8 @@ std::vector<ParameterSpec> model_specs(const TransformerConfig& config) {
 }
 
 std::vector<TensorSpec> model_tensors(const TransformerConfig& config) {
-  std::vector<TensorSpec> tensors;
-  for (const ParameterSpec& spec : model_specs(config)) {
-    tensors.push_back({spec.name, spec.dtype, spec.shape});
-  }
-  return tensors;
+  const std::vector<ParameterSpec> specs = model_specs(config);
+  return {specs.begin(), specs.end()};
 }
 
 }  // namespace megatron

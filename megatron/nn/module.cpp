@@ -156,7 +156,7 @@ std::vector<ParameterSpec> specs(const Module& module) {
   std::vector<ParameterSpec> all;
   module.visit([&all](const std::string& name, const Parameter& parameter) {
     all.push_back(
-        {name, parameter.info.sharding.whole(parameter.shape), parameter.dtype, parameter.info});
+        {{name, parameter.dtype, parameter.info.sharding.whole(parameter.shape)}, parameter.info});
   });
   return all;
 }

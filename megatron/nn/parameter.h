@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron/core/dtype.h"
-#include "megatron/core/shape.h"
+#include "megatron/core/tensor_spec.h"
 #include "megatron/nn/mesh_axis.h"
 
 // Describes a model's parameters without their elements. A module states these facts once; weight
@@ -106,11 +105,9 @@ struct ParameterInfo {
   MeshAxes copy_axes() const { return shared_axes().with(gradient_axes.in(kDataAxes)); }
 };
 
-// A parameter of a model, without elements.
-struct ParameterSpec {
-  std::string name;  // the dotted path: "decoder.layers.0.mlp.linear_fc1.weight"
-  Shape shape;       // of the whole tensor
-  DType dtype = DType::kFloat32;
+// A parameter of a model: the dotted path, "decoder.layers.0.mlp.linear_fc1.weight", and the shape
+// of the whole tensor.
+struct ParameterSpec : TensorSpec {
   ParameterInfo info;
 
   // The shape of this rank's part.
