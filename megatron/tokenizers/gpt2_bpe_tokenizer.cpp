@@ -15,7 +15,6 @@
 
 namespace megatron {
 namespace {
-
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 // Ids index a table; far above every vocabulary in use, so that a typing error is found.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
@@ -206,6 +205,11 @@ Symbols number_symbols(const std::string& vocab_file, const std::string& merge_f
 
 }  // namespace
 
+struct Gpt2BpeTokenizer::Token {
+  std::string bytes;
+  bool has_bytes = false;  // every character of it stands for a byte
+};
+
 // What the two files say.
 struct Gpt2BpeTokenizer::Content {
   std::string vocab_file;
@@ -227,6 +231,10 @@ struct Gpt2BpeTokenizer::Content {
 Gpt2BpeTokenizer::Gpt2BpeTokenizer(const std::string& vocab_file, const std::string& merge_file,
                                    MergeFileRules rules)
     : Gpt2BpeTokenizer(Content(vocab_file, merge_file, rules)) {}
+
+Gpt2BpeTokenizer::~Gpt2BpeTokenizer() = default;
+
+std::string Gpt2BpeTokenizer::token_bytes(int32_t id) const { return token(id).bytes; }
 
 Gpt2BpeTokenizer::Gpt2BpeTokenizer(Content content)
     : vocab_file_(std::move(content.vocab_file)),

@@ -25,13 +25,14 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   // Throws IoError or FormatError, also if <|endoftext|> is missing.
   Gpt2BpeTokenizer(const std::string& vocab_file, const std::string& merge_file,
                    MergeFileRules rules = MergeFileRules::kMegatron);
+  ~Gpt2BpeTokenizer() override;
   // A directory with vocab.json and merges.txt, as Hugging Face models have it.
   static std::unique_ptr<Gpt2BpeTokenizer> from_directory(const std::filesystem::path& directory);
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
-  std::string token_bytes(int32_t id) const override { return token(id).bytes; }
+  std::string token_bytes(int32_t id) const override;
   std::string piece(int32_t id) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(printable_.size()); }
@@ -43,10 +44,7 @@ class Gpt2BpeTokenizer final : public Tokenizer {
  private:
   class WordEncoder;
   struct Content;
-  struct Token {
-    std::string bytes;
-    bool has_bytes = false;  // every character of it stands for a byte
-  };
+  struct Token;
 
   explicit Gpt2BpeTokenizer(Content content);
 

@@ -9,6 +9,12 @@
 #include "megatron/tokenizers/word_cache.h"
 
 namespace megatron {
+struct SentencePieceTokenizer::Special {
+  std::string text;
+  int32_t id = 0;
+};
+
+SentencePieceTokenizer::~SentencePieceTokenizer() = default;
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model_file, Options options)
     : model_(model_file), options_(options) {

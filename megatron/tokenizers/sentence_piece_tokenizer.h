@@ -28,6 +28,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   // Throws IoError, FormatError, and ConfigError for extra ids of a kind that has none.
   SentencePieceTokenizer(const std::string& model_file, Options options);
+  ~SentencePieceTokenizer() override;
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const int32_t> ids) const override;
@@ -43,10 +44,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   class TextEncoder;
-  struct Special {
-    std::string text;
-    int32_t id = 0;
-  };
+  struct Special;
 
   // Registers a special token; it gets the next id if the vocabulary lacks it.
   int32_t add_special(const std::string& text);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <map>
 #include <thread>
 
 #include "megatron/comm/reduce.h"
@@ -26,6 +29,20 @@ std::string seconds(std::chrono::milliseconds time) {
 
 }  // namespace
 
+struct ThreadGroup::Message {
+  Call call;  // according to the sender
+  std::unique_ptr<std::byte[]> data;
+  int64_t capacity = 0;
+};
+
+struct ThreadGroup::Mailbox {  // belongs to one receiver
+  std::mutex mutex;
+  std::condition_variable arrived;
+  std::atomic<uint64_t> num_posted{0};
+  std::map<int, std::deque<Message>> from;
+  std::vector<Message> spare;  // buffers for reuse: fresh memory costs more than the copy
+};
+
 ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks)
     : world_(world),
       world_ranks_(std::move(world_ranks)),
@@ -33,6 +50,8 @@ ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks)
       may_spin_(world.size() <= static_cast<int>(std::thread::hardware_concurrency())),
       places_(std::make_unique<Place[]>(size_)),
       mailboxes_(std::make_unique<Mailbox[]>(size_)) {}
+
+ThreadGroup::~ThreadGroup() = default;
 
 class ThreadGroup::Patience {
  public:

@@ -5,8 +5,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +21,7 @@ namespace megatron::comm {
 class ThreadGroup {
  public:
   ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks);
+  ~ThreadGroup();
 
   // A member's part of a collective.
   struct alignas(64) Place {
@@ -57,18 +56,8 @@ class ThreadGroup {
   void member_failed(int member, const std::string& message);
 
  private:
-  struct Message {
-    Call call;  // according to the sender
-    std::unique_ptr<std::byte[]> data;
-    int64_t capacity = 0;
-  };
-  struct Mailbox {  // belongs to one receiver
-    std::mutex mutex;
-    std::condition_variable arrived;
-    std::atomic<uint64_t> num_posted{0};
-    std::map<int, std::deque<Message>> from;
-    std::vector<Message> spare;  // buffers for reuse: fresh memory costs more than the copy
-  };
+  struct Message;
+  struct Mailbox;
 
   // Returns the phase that ends when all have arrived; none if this rank was the last. Throws
   // CommError if the barrier is broken; a barrier of part() never is, and needs no `self`.
