@@ -33,8 +33,10 @@ struct ModelInput {
   // Retro's generation, as in Neighbors.
   int64_t first_chunk = 0;
   Tensor neighbor_slots = {};
+  // Receives the auxiliary losses of the chunk's layers (ForwardContext); null: they compute none.
+  std::vector<Variable>* auxiliary_losses = nullptr;
 
-  // All of them, for Microbatch.
+  // The tensors, for Microbatch.
   std::vector<Tensor*> tensors();
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids

@@ -3,6 +3,7 @@
 #include "megatron/core/error.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/retro/retro_model.h"
 #include "megatron/models/t5/t5_model.h"
 
 namespace megatron {
@@ -31,6 +32,9 @@ std::unique_ptr<const Model> make_model_chunk(const TransformerConfig& config,
   if (config.is_encoder_decoder()) throw Unsupported("the chunks of a T5 are no ModelChunks");
   if (config.has_encoder()) {
     return std::make_unique<const BertModel>(config, chunk, parallel.tensor, stream, heads);
+  }
+  if (config.retro.add_retriever) {
+    return std::make_unique<const RetroModel>(config, chunk, parallel.tensor, stream);
   }
   return std::make_unique<const GptModel>(config, chunk, parallel.tensor, stream, parallel.context);
 }

@@ -119,10 +119,15 @@ Activations ModelTask::forward(ModelInput input, int64_t chunk,
 MicrobatchOutput ModelTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
                                          std::span<const Variable> activations) {
   auto [input, targets] = batch.as<TextMicrobatch>();
+  std::vector<Variable> auxiliary;
+  if (grad_enabled()) input.auxiliary_losses = &auxiliary;
   Activations states = forward(std::move(input), chunk, activations);
-  if (!model(chunk).ends().has_head) return {.activations = std::move(states)};
+  if (!model(chunk).ends().has_head) {
+    return {.activations = std::move(states), .losses = std::move(auxiliary)};
+  }
   targets.seed = loss_seed_;
   MicrobatchOutput output = loss(model(chunk), states.back(), targets);
+  output.losses.insert(output.losses.end(), auxiliary.begin(), auxiliary.end());
   output.weight = targets.weight;
   return output;
 }

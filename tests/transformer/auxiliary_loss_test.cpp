@@ -1,9 +1,6 @@
 #include <cmath>
 
-#include "megatron/ops/cross_entropy.h"
-#include "megatron/ops/elementwise.h"
-#include "megatron/ops/linear.h"
-#include "megatron/ops/tanh.h"
+#include "tests/transformer/layer_with_loss.h"
 #include "tests/transformer/tiny_stack.h"
 
 namespace megatron {
@@ -11,37 +8,6 @@ namespace {
 
 constexpr int64_t kHidden = 8;
 constexpr StackSlice kBothLayers = {.num_layers = 2};
-
-// Adds tanh(x weight^T), and has the auxiliary loss 0.3 mean(tanh(x gate^T)).
-class FeedForwardWithLoss final : public FeedForward {
- public:
-  FeedForwardWithLoss()
-      : weight_(add_parameter("weight", {kHidden, kHidden},
-                              {.role = ParameterRole::kMatrix, .init = Init::normal(0.5)}, {})),
-        gate_(add_parameter("gate", {1, kHidden},
-                            {.role = ParameterRole::kMatrix, .init = Init::normal(0.5)}, {})) {}
-
-  BiasedOutput forward(const Variable& x, const ForwardContext& context) const override {
-    if (context.auxiliary_losses != nullptr) {
-      const Variable score = tanh(linear(x, gate_, {}));  // [s, b, 1]
-      const Tensor all = full({x.size(1), x.size(0)}, 1, DType::kFloat32, Stream{});
-      context.auxiliary_losses->push_back(
-          scale(masked_mean(reshape(score, {x.size(0), x.size(1)}), all), 0.3f));
-    }
-    return {.y = tanh(linear(x, weight_, {})), .bias = {}};
-  }
-
- private:
-  Variable weight_;
-  Variable gate_;
-};
-
-std::unique_ptr<TransformerLayer> make_layer_with_loss(const LayerRecipe& recipe,
-                                                       const TensorParallel& tp, Stream stream) {
-  std::vector<ResidualBranch> branches = make_branches(recipe, tp, stream);
-  branches.back().part = std::make_unique<FeedForwardWithLoss>();
-  return std::make_unique<TransformerLayer>(std::move(branches), tp);
-}
 
 struct Recomputation {
   const char* name;

@@ -131,6 +131,7 @@ Activations BertModel::forward(const ModelInput& input, std::span<const Variable
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
+  context.auxiliary_losses = input.auxiliary_losses;
   if (input.padding_mask.defined()) {
     context.sequence.key_padding_mask = input.padding_mask.to(stream_);
   }

@@ -4,7 +4,6 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
-#include "megatron/models/retro/neighbor_attention.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -41,13 +40,17 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
 
 GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
                    const TensorParallel& tp, Stream stream, const ContextParallel& cp)
+    : GptModel(config, chunk, tp, stream, cp, make_layer) {}
+
+GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
+                   const TensorParallel& tp, Stream stream, const ContextParallel& cp,
+                   const LayerMaker& make)
     : Model(config, {.embeds_tokens = chunk.has_embedding, .has_head = chunk.has_head}, tp, stream),
       chunk_(chunk),
       cp_(cp),
       embedding_site_(hash_of("embedding.dropout")),
-      neighbor_embedding_site_(hash_of("embedding.neighbors.dropout")),
       decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
-               tp, stream, config.retro.add_retriever ? retro_layers(config) : make_layer) {
+               tp, stream, make) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
   if (chunk.has_embedding || (chunk.has_head && is_tied)) {
     embedding_.emplace(config, chunk, tp, stream);
@@ -136,22 +139,9 @@ Variable GptModel::run(const ModelInput& input, const Variable& hidden, RandomSt
     context.sequence.position_ids = input.position_ids.ids.to(stream_);
   }
   const Variable x = chunk_.has_embedding ? embed(input, random) : hidden;
-  Neighbors neighbors;
-  if (input.neighbor_tokens.defined() && config_.retro.reads_neighbors()) {
-    const RandomState of_neighbors =
-        random.of_parts(input.neighbor_tokens.ids.size(0) / input.tokens.ids.size(0));
-    neighbors.embedded =
-        looked_up(input.neighbor_tokens, input.neighbor_position_ids,
-                  of_neighbors.dropout_key(neighbor_embedding_site_,
-                                           static_cast<float>(config_.hidden_dropout)));
-    neighbors.chunk_length =
-        input.chunk_rows.defined() ? input.chunk_rows.size(0) : config_.retro.chunk_length;
-    neighbors.first_chunk = input.first_chunk;
-    neighbors.slots = input.neighbor_slots;
-    context.model = &neighbors;
-  }
-  const bool has_read_neighbors = cached != nullptr && cached->encoder_cache != nullptr;
-  if (has_read_neighbors && config_.retro.reads_neighbors()) context.model = &neighbors;
+  const std::unique_ptr<ModelContext> own = model_context(input, random, cached);
+  context.model = own.get();
+  context.auxiliary_losses = input.auxiliary_losses;
   return decoder_.forward(x, context);
 }
 

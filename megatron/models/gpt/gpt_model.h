@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "megatron/models/model.h"
@@ -12,12 +13,12 @@
 namespace megatron {
 
 // A decoder-only language model, or a chunk of it: GPT-2 and, by its config, Llama, GPT-NeoX and
-// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971), or the whole of a Retro
-// (transformer/retro_config.h).
+// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971). A model with parts of its own
+// in the layers derives from it.
 //
 // Parameter names are Megatron Core's: embedding.word_embeddings.weight,
 // decoder.layers.0.self_attention.linear_qkv.weight, ...
-class GptModel final : public Model {
+class GptModel : public Model {
  public:
   // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
   // a checkpoint fills them. With tied embeddings, a chunk that has only the head has a copy.
@@ -43,16 +44,26 @@ class GptModel final : public Model {
   // kernels/rotary.h; undefined without rotary positions.
   const Tensor& rotary_angles() const { return rotary_table_; }
 
+ protected:
+  // With layers that `make` builds.
+  GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
+           Stream stream, const ContextParallel& cp, const LayerMaker& make);
+  // The inputs of a derived model's own parts; runs after the tokens are embedded. Null: none.
+  virtual std::unique_ptr<ModelContext> model_context(const ModelInput& /*input*/,
+                                                      RandomState& /*random*/,
+                                                      const CachedBatch* /*cached*/) const {
+    return nullptr;
+  }
+  // The embedding of tokens, whose dropout has this key.
+  Variable looked_up(const RowIds& tokens, RowIds position_ids, DropoutKey dropout) const;
+
  private:
   Variable run(const ModelInput& input, const Variable& hidden, RandomState& random,
                CachedBatch* cached) const;
-  // The table of the tokens, whose dropout has this key.
-  Variable looked_up(const RowIds& tokens, RowIds position_ids, DropoutKey dropout) const;
 
   ModelChunk chunk_;
   ContextParallel cp_;
   uint64_t embedding_site_;
-  uint64_t neighbor_embedding_site_;
   Tensor rotary_table_;
 
   // A group of its own, so that names read embedding.<part>.

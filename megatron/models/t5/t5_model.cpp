@@ -138,6 +138,7 @@ Variable T5Model::encode(const ModelInput& input, const Variable& hidden,
                          RandomState& random) const {
   ForwardContext context;
   context.random = &random;
+  context.auxiliary_losses = input.auxiliary_losses;
   if (input.padding_mask.defined()) {
     context.sequence.key_padding_mask = input.padding_mask.to(stream_);
   }
@@ -154,6 +155,7 @@ Variable T5Model::decode(const ModelInput& input, const Variable& encoded, const
                          RandomState& random) const {
   ForwardContext context;
   context.random = &random;
+  context.auxiliary_losses = input.auxiliary_losses;
   context.encoder.output = encoded;
   if (input.padding_mask.defined()) {
     context.encoder.padding_mask = input.padding_mask.to(stream_);

@@ -8,6 +8,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/models/retro/retro_model.h"
 #include "tests/support/message_of.h"
 #include "tests/support/tensors.h"
 
@@ -97,7 +98,7 @@ class RetroGenerationTest
 TEST_P(RetroGenerationTest, EqualsALoopThatComputesAllTokensAnew) {
   const auto [positions, residual, length] = GetParam();
   const TransformerConfig config = retro_config(positions, residual);
-  const GptModel model(config, Stream{});
+  const RetroModel model(config, Stream{});
   initialize(model, 5);
   const std::vector<int32_t> prompt = some_ids(length, 1);
   const std::vector<int32_t> want = plain_loop(model, prompt, some_neighbors(), 64);
@@ -119,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(RetroGenerationTest, EveryTensorParallelLayoutWritesTheSame) {
   const TransformerConfig config =
       retro_config(PositionEmbedding::kLearnedAbsolute, RetroResidual::kPre);
-  const GptModel whole(config, Stream{});
+  const RetroModel whole(config, Stream{});
   initialize(whole, 5);
   const auto want = generate_with_neighbors({whole}, greedy(some_ids(9, 1)), some_neighbors());
   comm::run_ranks(2, [&](const comm::Group& world) {
@@ -128,7 +129,7 @@ TEST(RetroGenerationTest, EveryTensorParallelLayoutWritesTheSame) {
     layout.world_size = 2;
     layout.data_parallel_size = 1;
     const ParallelContext parallel = make_parallel_context(world, layout);
-    const GptModel model(config, whole_model(config.num_layers), parallel.tensor, Stream{});
+    const RetroModel model(config, whole_model(config.num_layers), parallel.tensor, Stream{});
     initialize(model, 5);
     const auto got =
         generate_with_neighbors({model, parallel}, greedy(some_ids(9, 1)), some_neighbors());
@@ -139,7 +140,7 @@ TEST(RetroGenerationTest, EveryTensorParallelLayoutWritesTheSame) {
 TEST(RetroGenerationTest, EndsAtAStopTokenOrAfterSoMany) {
   const TransformerConfig config =
       retro_config(PositionEmbedding::kLearnedAbsolute, RetroResidual::kPre);
-  const GptModel model(config, Stream{});
+  const RetroModel model(config, Stream{});
   initialize(model, 5);
   Request request = greedy(some_ids(9, 1));
   const auto all = generate_with_neighbors({model}, request, some_neighbors());

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/model_specs.h"
+#include "megatron/models/retro/retro_model.h"
 #include "tests/support/tensors.h"
 
 // A GPT whose layers 2 and 3 attend to neighbours.
@@ -39,7 +40,7 @@ TransformerConfig retro_config() {
 }
 
 struct SmallModel {
-  GptModel model;
+  RetroModel model;
   explicit SmallModel(const TransformerConfig& config) : model(resolved(config), Stream{}) {
     initialize(model, 3);
   }
@@ -57,7 +58,7 @@ Tensor some_neighbors() { return random_ids({kBatch * 3 * 2, 8}, kRows, 2); }
 
 std::set<std::string> names_of(const TransformerConfig& config) {
   std::set<std::string> names;
-  for (const ParameterSpec& spec : gpt_specs(resolved(config))) names.insert(spec.name);
+  for (const ParameterSpec& spec : model_specs(resolved(config))) names.insert(spec.name);
   return names;
 }
 

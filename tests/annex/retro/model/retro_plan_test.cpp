@@ -1,4 +1,4 @@
-#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/retro/retro_model.h"
 #include "tests/models/gpt/small_config.h"
 #include "tests/models/plan_trial.h"
 
@@ -19,8 +19,8 @@ TEST(RetroPlanTest, CountsParametersAndEstimatesActivations) {
                     .encoder_attention_dropout = 0};
     config = resolved(config);
     constexpr int64_t kBatch = 2;
-    const PlanTrial trial = plan_trial<GptModel>(
-        config, kBatch, [&](const GptModel& model, RandomState& random, const Tensor& seed) {
+    const PlanTrial trial = plan_trial<RetroModel>(
+        config, kBatch, [&](const RetroModel& model, RandomState& random, const Tensor& seed) {
           const Tensor ids = planned_ids(config, kBatch);
           const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
           const int64_t r = config.retro.neighbor_length();
