@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 
-#include "megatron/models/plan/planned_parameters.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron::frontends {
 namespace {
@@ -28,11 +29,14 @@ std::vector<int64_t> entry_weights(const TransformerConfig& config, int64_t tens
   int64_t embedding = 0;
   int64_t norm = 0;
   int64_t output = 0;
-  for (const RepeatedSpec& repeated : parameters_of(config, whole_model(config.num_layers))) {
-    const ParameterSpec& spec = repeated.spec;
+  for (const ParameterSpec& spec : model_specs(config)) {
+    if (spec.info.role == ParameterRole::kBuffer) continue;
+    const bool is_in_layer = spec.name.find(".layers.") != std::string::npos;
+    // Layers are alike.
+    if (is_in_layer && spec.name.find(".layers.0.") == std::string::npos) continue;
     const int64_t ranks = spec.info.sharding.is_divided() ? tensor_ranks : 1;
     const int64_t size = spec.shape.numel() / ranks;
-    int64_t& entry = repeated.is_in_layer                  ? layer
+    int64_t& entry = is_in_layer                           ? layer
                      : spec.name.starts_with("embedding.") ? embedding
                      : spec.name.starts_with("output")     ? output
                                                            : norm;

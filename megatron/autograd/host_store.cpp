@@ -36,8 +36,8 @@ void give_pinned(void* block, Device) { cuda::release_pinned(block); }
 
 // Whole blocks for requests of one size, page-locked for a GPU.
 MemorySource host_source(Device device) {
-  MemorySource source = MemorySource::cpu();
-  if (!device.is_cpu()) {
+  MemorySource source = MemorySource::of(host_beside({device}).device);
+  if (!device.is_cpu() && !device.is_dry) {
     source.take = take_pinned;
     source.give = give_pinned;
   }
@@ -52,7 +52,7 @@ struct HostStore::Copies {
   explicit Copies(Stream the_work)
       : work(the_work),
         queue(work.device),
-        host(work.device, host_source(work.device)),
+        host(host_beside(work).device, host_source(work.device)),
         is_ready(work.device),
         has_left(work.device),
         has_arrived(work.device) {}
@@ -133,6 +133,7 @@ class HostStore::Pass {
 
   // Returns the tensor's number.
   size_t store(const Tensor& x) {
+    const MemoryScope scope(MemoryCategory::kActivations, "inputs of recomputed layers");
     void* const host = copies_->host.allocate(x.bytes(), MemoryCategory::kActivations);
     stored_.push_back({x.shape(), x.dtype(), x.bytes(), host, x});
     copies_->send(stored_.back());

@@ -122,14 +122,16 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
   plan.bubble = pipeline_bubble(training);
   plan.batch = plan.args.training.global_batch_size;
   plan.num_parameters = num_model_parameters(plan.model());
-  for (int64_t stage = 0; stage < plan.args.parallel.pipeline_model_parallel_size; ++stage) {
-    plan.stages.push_back(rank_memory(training, stage));
-    plan.traffic.push_back(traffic(training, stage));
-    plan.exposed.push_back(exposed_traffic(training, stage));
+  std::vector<DryIteration> iterations;
+  for (int64_t stage = 0; stage < training.num_stages(); ++stage) {
+    iterations.push_back(dry_iteration(training, stage));
+    plan.stages.push_back(rank_memory(training, stage, iterations.back()));
+    plan.traffic.push_back(traffic(training, stage, iterations.back()));
+    plan.exposed.push_back(exposed_traffic(training, stage, iterations.back()));
   }
   plan.time = estimated_step(
       plan.model(), plan.args.parallel, training.micro_batch_size, training.num_microbatches,
-      update_work(training, static_cast<int64_t>(plan.largest())), plan.device,
+      update_work(training, iterations[plan.largest()]), plan.device,
       kCpuFlopsPerThread * num_threads(),
       {.exposed_bytes = plan.exposed[plan.largest()].total(),
        .exposed_transfers = plan.exposed[plan.largest()].transfers,
@@ -187,14 +189,14 @@ void print_memory(const Plan& plan) {
   print_line(fmt::format("\nmemory of a rank{} on {}, peak at {}: GiB",
                          plan.stages.size() > 1 ? fmt::format(" of stage {}", plan.largest()) : "",
                          plan.device == DeviceType::kCpu ? "the CPU" : "a GPU", memory.peak_at));
-  for (const PlannedRow& row : memory.rows) {
-    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", name_of(row.category), row.what,
+  for (const MemoryUse& row : memory.rows) {
+    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", name_of(row.category), row.purpose,
                            gibibytes_of(row.bytes)));
   }
   print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes_of(memory.total_bytes())));
-  for (const MemoryRow& row : memory.host_rows) {
-    print_line(
-        fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.what, gibibytes_of(row.bytes)));
+  for (const MemoryUse& row : memory.host_rows) {
+    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.purpose,
+                           gibibytes_of(row.bytes)));
   }
   print_line(fmt::format(
       "parameters for inference, all stages together{}: {:.3f} GiB",
@@ -268,12 +270,12 @@ nlohmann::ordered_json json_of(const Plan& plan) {
     stage["microbatches_in_flight"] = memory.microbatches_in_flight;
     stage["peak_at"] = memory.peak_at;
     stage["total_bytes"] = memory.total_bytes();
-    for (const PlannedRow& row : memory.rows) {
+    for (const MemoryUse& row : memory.rows) {
       stage["rows"].push_back(
-          {{"category", name_of(row.category)}, {"what", row.what}, {"bytes", row.bytes}});
+          {{"category", name_of(row.category)}, {"what", row.purpose}, {"bytes", row.bytes}});
     }
-    for (const MemoryRow& row : memory.host_rows) {
-      stage["host_rows"].push_back({{"what", row.what}, {"bytes", row.bytes}});
+    for (const MemoryUse& row : memory.host_rows) {
+      stage["host_rows"].push_back({{"what", row.purpose}, {"bytes", row.bytes}});
     }
     const auto bytes_of = [](const Traffic& t) {
       return nlohmann::ordered_json{{"data_parallel", t.data_parallel},

@@ -69,6 +69,7 @@ void check_peers(std::span<const Transfer> transfers, const Group& group) {
 template <class OnHost, class OnDevice>
 void dispatch(const Call& call, const Group& group, Stream stream, const OnHost& on_host,
               const OnDevice& on_device) {
+  if (stream.is_dry()) return;
   FlightRecorder& recorder = group.transport().context().recorder;
   recorder.begin(call, group.name());
   if (stream.is_cpu()) {
@@ -157,15 +158,16 @@ void barrier(const Group& group) {
 }
 
 void connect(const Group& group, Stream stream) {
-  if (group.size() > 1 && !stream.is_cpu()) group.device_transport(stream.device);
+  if (group.size() > 1 && stream.has_queue()) group.device_transport(stream.device);
 }
 
 bool can_record(const Group& group, Stream stream) {
-  return group.size() == 1 || stream.is_cpu() || group.device_transport(stream.device).can_record();
+  return group.size() == 1 || !stream.has_queue() ||
+         group.device_transport(stream.device).can_record();
 }
 
 void meet_for_launch(const Group& group, Stream stream) {
-  if (group.size() == 1 || stream.is_cpu()) return;
+  if (group.size() == 1 || !stream.has_queue()) return;
   group.device_transport(stream.device).meet_for_launch();
 }
 
@@ -234,7 +236,7 @@ std::unique_ptr<Pending::State> start_beside(const Group& group, Stream stream, 
 
 template <class F>
 Pending start(const Group& group, Stream stream, const F& f) {
-  if (stream.is_cpu() || group.size() == 1) {
+  if (!stream.has_queue() || group.size() == 1) {
     f(stream);
     return {};
   }
@@ -264,7 +266,7 @@ Pending start_all_to_all(TensorView y, ConstView x, const Group& group, Stream s
 }
 
 Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {
-  if (stream.is_cpu()) {
+  if (stream.device.has_host_memory()) {
     std::vector<Transfer> sends;
     std::vector<Transfer> receives;
     for (const Transfer& transfer : transfers) {
@@ -280,6 +282,7 @@ Pending start_exchange(std::span<const Transfer> transfers, const Group& group, 
   }
   if (transfers.empty()) return {};
   check_peers(transfers, group);
+  if (stream.is_dry()) return {};
   return Pending(start_beside(group, stream, [&](Stream own) {
     UnfinishedExchange* rest = nullptr;
     dispatch(

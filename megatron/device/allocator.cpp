@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
+#include "megatron/device/dry_memory.h"
 #include "megatron/device/exported_memory.h"
 #include "megatron/device/free_memory.h"
 
@@ -43,19 +45,26 @@ void* take_host(int64_t bytes, Device) {
 
 void give_host(void* block, Device) { std::free(block); }
 
+void* take_dry(int64_t bytes, Device) { return next_dry_memory(bytes); }
+void give_dry(void*, Device) {}
+
 void* take_cuda(int64_t bytes, Device device) { return cuda::allocate(bytes, device.index); }
 void give_cuda(void* segment, Device device) { cuda::release(segment, device.index); }
 
 // The category of this thread's allocations; MemoryScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local MemoryCategory current_category = MemoryCategory::kActivations;
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local const char* current_purpose = nullptr;
 // The pool of this thread's allocations; PoolScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local const MemoryPool* current_pool = nullptr;
 
 }  // namespace
 
-std::string Device::str() const { return (is_cpu() ? "cpu:" : "cuda:") + std::to_string(index); }
+std::string Device::str() const {
+  return std::string(is_dry ? "dry " : "") + (is_cpu() ? "cpu:" : "cuda:") + std::to_string(index);
+}
 
 const char* name_of(MemoryCategory category) {
   switch (category) {
@@ -94,9 +103,18 @@ MemorySource MemorySource::cuda() {
           .medium_segment_bytes = 128 * kMiB};
 }
 
+MemorySource MemorySource::of(Device device) {
+  MemorySource source = device.is_cpu() ? cpu() : cuda();
+  if (device.is_dry) {
+    source.take = take_dry;
+    source.give = give_dry;
+  }
+  return source;
+}
+
 CachingAllocator::CachingAllocator(Device device)
-    : CachingAllocator(device, MemorySource::of(device.type)) {
-  if (!device.is_cpu() && !cuda::kIsBuilt) {
+    : CachingAllocator(device, MemorySource::of(device)) {
+  if (!device.is_cpu() && !device.is_dry && !cuda::kIsBuilt) {
     throw Unsupported(device.str() + ": this binary was built without CUDA; use --device cpu");
   }
 }
@@ -165,6 +183,7 @@ void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category, int poo
   const auto slot = static_cast<size_t>(category);
   stats_.by_category[slot] += wanted;
   stats_.peak_by_category[slot] = std::max(stats_.peak_by_category[slot], stats_.by_category[slot]);
+  if (device_.is_dry && !counts_segments()) block->log_row = log_taken(device_, category, wanted);
   return block->data;
 }
 
@@ -199,6 +218,7 @@ CachingAllocator::Block* CachingAllocator::segment_of(int64_t bytes, Kind kind) 
   block.bytes = bytes;
   block.is_small = kind.is_small;
   block.pool = kind.pool;
+  if (counts_segments()) block.log_row = log_taken(device_, current_category, bytes);
   return &block;
 }
 
@@ -233,6 +253,7 @@ void CachingAllocator::release(void* data) noexcept {
   Block* block = &found->second;
   stats_.allocated_bytes -= block->used_bytes;
   stats_.by_category[static_cast<size_t>(block->category)] -= block->used_bytes;
+  if (device_.is_dry && !counts_segments()) log_given(block->log_row, block->used_bytes);
 
   FreeBlocks& blocks = free_blocks_like(*block);
   if (Block* const after = block->after; after != nullptr && after->is_free) {
@@ -278,6 +299,7 @@ void CachingAllocator::empty_cache_locked() noexcept {
       at = blocks.erase(at);
       source_.give(block->data, device_);
       stats_.reserved_bytes -= block->bytes;
+      if (counts_segments()) log_given(block->log_row, block->bytes);
       blocks_.erase(block->data);
     }
   }
@@ -310,20 +332,26 @@ void CachingAllocator::close_pool(int pool) noexcept {
 CachingAllocator& allocator_of(Device device) {
   struct Allocators {
     std::mutex mutex;
-    std::map<std::pair<DeviceType, int>, CachingAllocator> of;
+    std::map<std::tuple<DeviceType, int, bool>, CachingAllocator> of;
   };
   // One for each device of the process. Never destroyed: static tensors may outlive any order of
   // destruction.
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static auto* const all = new Allocators();
   const std::lock_guard lock(all->mutex);
-  return all->of.try_emplace({device.type, device.index}, device).first->second;
+  return all->of.try_emplace({device.type, device.index, device.is_dry}, device).first->second;
 }
 
-MemoryScope::MemoryScope(MemoryCategory category)
-    : previous_(std::exchange(current_category, category)) {}
+MemoryScope::MemoryScope(MemoryCategory category, const char* purpose)
+    : previous_(std::exchange(current_category, category)),
+      previous_purpose_(std::exchange(current_purpose, purpose)) {}
 
-MemoryScope::~MemoryScope() { current_category = previous_; }
+MemoryScope::~MemoryScope() {
+  current_category = previous_;
+  current_purpose = previous_purpose_;
+}
+
+const char* current_memory_purpose() { return current_purpose; }
 
 MemoryCategory current_memory_category() { return current_category; }
 

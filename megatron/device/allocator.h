@@ -57,7 +57,8 @@ struct MemorySource {
   // A driver call costs up to a millisecond and waits for the device. The driver hands out pages of
   // 2 MiB.
   static MemorySource cuda();
-  static MemorySource of(DeviceType type) { return type == DeviceType::kCpu ? cpu() : cuda(); }
+  // Of a dry device: the policy of its type, and addresses without memory.
+  static MemorySource of(Device device);
 };
 
 // Keeps freed blocks and hands them out again, so that nothing is requested from the device after
@@ -97,6 +98,7 @@ class CachingAllocator {
     bool is_free = false;
     int pool = 0;
     MemoryCategory category = MemoryCategory::kActivations;
+    int log_row = -1;  // of a dry device: see MemoryLog
     Block* before = nullptr;
     Block* after = nullptr;
   };
@@ -113,6 +115,9 @@ class CachingAllocator {
     auto operator<=>(const Kind&) const = default;
   };
 
+  // What a dry host has taken counts in a MemoryLog, in use or cached; of a dry device what is in
+  // use.
+  bool counts_segments() const { return device_.is_dry && device_.index < 0; }
   FreeBlocks& free_blocks_like(const Block& block) { return free_[{block.pool, block.is_small}]; }
   // Takes a block for a request from the free list; null if there is none.
   Block* fitting(int64_t wanted, Kind kind);
@@ -143,19 +148,23 @@ class CachingAllocator {
 // The allocator of a device; lives as long as the process.
 CachingAllocator& allocator_of(Device device);
 
-// Counts the allocations of this thread under `category` while it lives.
+// Counts the allocations of this thread under `category` while it lives. `purpose`, a literal,
+// names them in a MemoryLog ("main gradients"); null: the innermost TraceRange does.
 class MemoryScope {
  public:
-  explicit MemoryScope(MemoryCategory category);
+  explicit MemoryScope(MemoryCategory category, const char* purpose = nullptr);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
  private:
   MemoryCategory previous_;
+  const char* previous_purpose_;
 };
 // kActivations if no MemoryScope is open.
 MemoryCategory current_memory_category();
+// Null if the innermost MemoryScope has none.
+const char* current_memory_purpose();
 
 // A part of an allocator whose blocks serve only its own requests, so that recorded work
 // (device/work_graph.h) may keep using memory that was released after recording. Statistics count

@@ -8,13 +8,19 @@ enum class DeviceType { kCpu, kCuda };
 
 // The device that holds a tensor. Each CPU rank is a device of its own, so that the ranks of one
 // process keep separate memory pools and statistics, as ranks on GPUs do.
+//
+// A dry device stands for a device of its type: every choice is made as there, but memory is only
+// counted (device/dry_memory.h) and no work is done. It shows what a run takes without taking it.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
+  bool is_dry = false;
 
   bool is_cpu() const { return type == DeviceType::kCpu; }
+  // Can the host read and write its memory?
+  bool has_host_memory() const { return is_cpu() && !is_dry; }
   bool operator==(const Device& other) const = default;
-  // "cpu:0", "cuda:3"
+  // "cpu:0", "cuda:3", "dry cuda:0"
   std::string str() const;
 };
 
@@ -36,7 +42,17 @@ struct Stream {
   StreamOptions options{};  // GPU only
 
   bool is_cpu() const { return device.is_cpu(); }
+  bool is_dry() const { return device.is_dry; }
+  // Is there a queue of a GPU behind it?
+  bool has_queue() const { return !is_cpu() && !is_dry(); }
   bool operator==(const Stream& other) const = default;
 };
+
+// The host's own stream beside that of a device. Beside a dry device the host is dry, too: a CPU
+// whose index is below 0.
+inline Stream host_beside(Stream stream) {
+  if (!stream.is_dry()) return {};
+  return {.device = {.type = DeviceType::kCpu, .index = -1 - stream.device.index, .is_dry = true}};
+}
 
 }  // namespace megatron

@@ -59,7 +59,7 @@ void StagingRing::upload(void* to, const void* from, int64_t bytes, Stream strea
 void upload_bytes(void* to, const void* from, int64_t bytes, Stream stream) {
   // A later launch would repeat the copy from memory with other contents.
   if (is_recording()) throw DeviceError("upload: recorded work cannot copy from the host's memory");
-  if (stream.is_cpu() || bytes > kLargestUpload) return copy_bytes(to, from, bytes, stream);
+  if (!stream.has_queue() || bytes > kLargestUpload) return copy_bytes(to, from, bytes, stream);
   ring_of(stream.device).upload(to, from, bytes, stream);
 }
 

@@ -13,6 +13,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/cuda.h"
+#include "megatron/device/dry_memory.h"
 
 namespace megatron {
 namespace {
@@ -244,6 +245,8 @@ bool is_tracing() { return active != nullptr; }
 
 TraceRange::TraceRange(const char* name, Stream stream, bool is_queued, TraceItem item) {
   if (name == nullptr) return;
+  log_ = active_memory_log();
+  if (log_ != nullptr) log_->open(name);
   if (active != nullptr) {
     tracer_ = active;
     record_ = tracer_->open(name, is_queued ? stream : Stream{}, item);
@@ -253,6 +256,7 @@ TraceRange::TraceRange(const char* name, Stream stream, bool is_queued, TraceIte
 }
 
 void TraceRange::end() noexcept {
+  if (log_ != nullptr) log_->close();
   if (has_nvtx_) cuda::end_nvtx_range();
   if (tracer_ == nullptr) return;
   try {
@@ -263,6 +267,9 @@ void TraceRange::end() noexcept {
   }
 }
 
-const char* enclosing_work() { return active == nullptr ? nullptr : active->enclosing(); }
+const char* enclosing_work() {
+  if (const MemoryLog* const log = active_memory_log()) return log->enclosing();
+  return active == nullptr ? nullptr : active->enclosing();
+}
 
 }  // namespace megatron

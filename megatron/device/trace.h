@@ -11,8 +11,11 @@
 #include "megatron/device/stream.h"
 
 // Measures where time goes. Trainer, modules and ops open ranges; the thread's active Tracer
-// records them. Without a tracer a range only reads a thread-local.
+// records them, and a MemoryLog (device/dry_memory.h) names memory by them. Without either a range
+// only reads thread-locals.
 namespace megatron {
+
+class MemoryLog;
 
 // Kinds of work; the names of the enclosing ranges decide. kCommunication: the stream runs or
 // awaits a collective. kPipeline: it waits for another stage.
@@ -100,7 +103,7 @@ class TraceRange {
   // A range of work that is queued on a stream.
   TraceRange(const char* name, Stream stream) : TraceRange(name, stream, true) {}
   ~TraceRange() {
-    if (tracer_ != nullptr || has_nvtx_) end();
+    if (tracer_ != nullptr || has_nvtx_ || log_ != nullptr) end();
   }
   TraceRange(const TraceRange&) = delete;
   TraceRange& operator=(const TraceRange&) = delete;
@@ -112,6 +115,7 @@ class TraceRange {
   Tracer* tracer_ = nullptr;
   size_t record_ = 0;
   bool has_nvtx_ = false;
+  MemoryLog* log_ = nullptr;
 };
 
 // The innermost open range that counts everything inside it; null if there is none. An op keeps it

@@ -39,7 +39,7 @@ class Recording {
 }  // namespace
 
 WorkGraph::WorkGraph(Stream stream, std::function<void()> work) : stream_(stream) {
-  if (stream.is_cpu()) {
+  if (!stream.has_queue()) {
     work_ = std::move(work);
     return;
   }
@@ -54,7 +54,7 @@ WorkGraph::~WorkGraph() {
 }
 
 void WorkGraph::launch() {
-  if (stream_.is_cpu()) return work_();
+  if (!stream_.has_queue()) return work_();
   cuda::launch_graph(native_, stream_.native);
 }
 

@@ -7,7 +7,7 @@
 namespace megatron {
 
 // Work of a stream that is recorded once and then queued repeatedly with one driver call: a CUDA
-// graph. On the CPU nothing is recorded; a launch calls the function again.
+// graph. On the CPU, and on a dry device, nothing is recorded; a launch calls the function again.
 //
 // The record holds kernels with the addresses of their arguments. Values that differ from launch to
 // launch must therefore be read from fixed memory, and everything that the work uses must live as

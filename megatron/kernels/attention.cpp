@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "megatron/kernels/cpu/workspace.h"
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
@@ -126,12 +127,34 @@ int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHe
                                           ConstHeadsView k, ConstHeadsView v,
                                           const AttentionSettings& settings, Stream stream) {
   expect_attention_inputs(q, k, v, settings);
-  if (stream.is_cpu()) return 0;
+  if (!stream.has_queue()) return 0;
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward_workspace_bytes(out, lse, q, k, v, settings, stream);
   }
   throw_built_without_cuda("attention");
 }
+
+namespace {
+
+// Expected of the GPU's backward pass, which only the GPU's library knows: cuDNN sums the gradients
+// of queries in fp32, or keeps those of the scores to add them in one order.
+int64_t expected_backward_workspace(const ConstHeadsView& q, const ConstHeadsView& k,
+                                    const AttentionSettings& settings, Stream stream) {
+  if (q.dtype == DType::kFloat32) return 0;
+  const int64_t pairs = q.b * q.heads;
+  const int64_t statistics = pairs * q.s * size_of(DType::kFloat32);
+  const bool has_relative_bias = settings.relative_bias.data != nullptr;
+  if (settings.dropout.is_active() || has_relative_bias) {
+    return statistics + cuda::BackwardBytes(q.b, q.heads, q.s, k.s, q.d, has_relative_bias).total();
+  }
+  if (!stream.options.is_deterministic) {
+    return statistics + pairs * q.s * q.d * size_of(DType::kFloat32);
+  }
+  const auto tiled = [](int64_t s) { return (s + 63) / 64 * 64; };  // cuDNN's tiles
+  return statistics + pairs * tiled(q.s) * tiled(k.s) * size_of(DType::kBFloat16);
+}
+
+}  // namespace
 
 int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView dv,
                                            ConstHeadsView dout, ConstHeadsView out, ConstView lse,
@@ -139,6 +162,7 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            const AttentionSettings& settings, Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) return 0;
+  if (stream.is_dry()) return expected_backward_workspace(q, k, settings, stream);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_backward_workspace_bytes(dq, dk, dv, dout, out, lse, q, k, v, settings,
                                                     stream);
@@ -150,6 +174,7 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   expect_attention_inputs(q, k, v, settings);
+  if (stream.is_dry()) return;
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
@@ -165,6 +190,12 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
   if (drelative_bias.data != nullptr) {
     expect_shape(drelative_bias.shape, settings.relative_bias.shape, "attention: drelative_bias");
     expect_dtype(drelative_bias.dtype, DType::kFloat32, "attention: drelative_bias");
+  }
+  if (stream.is_dry()) {
+    if (!stream.is_cpu()) return;
+    const Shape of_keys = {k.s, q.b, q.heads, q.d};
+    const cpu::Workspace scratch(cpu::attention_backward_workspace_bytes(of_keys, k.heads), stream);
+    return;
   }
   if (stream.is_cpu()) {
     return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,

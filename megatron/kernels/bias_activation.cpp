@@ -18,9 +18,11 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
 }
 
 int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream) {
-  if (stream.is_cpu()) return 0;
-  if constexpr (kBuiltWithCuda) return cuda::bias_activation_backward_workspace_bytes(x);
-  throw_built_without_cuda("bias_activation");
+  return stream.is_cpu() ? 0 : cuda::bias_activation_backward_workspace_bytes(x);
+}
+
+int64_t cuda::bias_activation_backward_workspace_bytes(const Shape& x) {
+  return activation_row_blocks(x[0]) * x[1] * size_of(DType::kFloat32);
 }
 
 }  // namespace megatron::kernels

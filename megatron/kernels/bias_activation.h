@@ -45,6 +45,11 @@ namespace cuda {
 decltype(kernels::bias_activation_forward) bias_activation_forward;
 decltype(kernels::bias_activation_backward) bias_activation_backward;
 int64_t bias_activation_backward_workspace_bytes(const Shape& x);
+// The blocks of rows that sum a dbias, each of kActivationRows of `rows` rows.
+inline constexpr int kActivationRows = 128;
+inline int64_t activation_row_blocks(int64_t rows) {
+  return (rows + kActivationRows - 1) / kActivationRows;
+}
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -28,7 +28,7 @@ void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
     expect_dtype(bias.dtype, y.dtype, "gelu_matmul: bias");
   }
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu() && pre.is_null() &&
+    if (stream.has_queue() && pre.is_null() &&
         cuda::gelu_matmul_forward(y, x, weight, bias, stream)) {
       return;
     }
@@ -46,7 +46,7 @@ void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, Const
   expect_matrix(weight, weight.size(0), n, dpre.dtype, "gelu_matmul: weight");
   expect_matrix(pre, m, n, dpre.dtype, "gelu_matmul: pre");
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu() && cuda::gelu_matmul_backward(dpre, dz, weight, pre, stream)) {
+    if (stream.has_queue() && cuda::gelu_matmul_backward(dpre, dz, weight, pre, stream)) {
       if (!dbias.is_null()) sum_rows(dbias, dpre, beta, stream);
       return;
     }

@@ -1,5 +1,7 @@
 #include "megatron/kernels/matmul.h"
 
+#include "megatron/kernels/cpu/gemm.h"
+#include "megatron/kernels/cpu/workspace.h"
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
@@ -24,13 +26,17 @@ void expect_matmul_inputs(const TensorView& c, const ConstView& a, Transpose tra
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream) {
   expect_matmul_inputs(c, a, transpose_a, b, transpose_b, bias);
+  if (stream.is_dry()) {
+    if (stream.is_cpu()) const cpu::Workspace scratch(cpu::gemm_workspace_bytes(c.dtype), stream);
+    return;
+  }
   return dispatch<cpu::matmul, cuda::matmul>("matmul", c, a, transpose_a, b, transpose_b, bias,
                                              beta, stream);
 }
 
 int64_t num_k_splits(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu()) return cuda::num_k_splits(m, n, k, dtype, stream);
+    if (stream.has_queue()) return cuda::num_k_splits(m, n, k, dtype, stream);
   }
   return 1;
 }

@@ -1,5 +1,7 @@
 #include "megatron/kernels/norm.h"
 
+#include <algorithm>
+
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
@@ -33,10 +35,11 @@ void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstVie
 }
 
 int64_t norm_backward_workspace_bytes(const Shape& x, Stream stream) {
-  if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu()) return cuda::norm_backward_workspace_bytes(x);
-  }
-  return 0;
+  return stream.is_cpu() ? 0 : cuda::norm_backward_workspace_bytes(x);
+}
+
+int64_t cuda::norm_backward_workspace_bytes(const Shape& x) {
+  return 2 * std::min(kMaxPartials, x[0]) * x[1] * size_of(DType::kFloat32);
 }
 
 }  // namespace megatron::kernels

@@ -60,6 +60,9 @@ decltype(kernels::layer_norm_backward) layer_norm_backward;
 decltype(kernels::rms_norm_forward) rms_norm_forward;
 decltype(kernels::rms_norm_backward) rms_norm_backward;
 int64_t norm_backward_workspace_bytes(const Shape& x);
+// The number of blocks that sum parameter gradients, each over its own rows: two for each
+// multiprocessor of an H200. It fixes the order of sums, so it is part of the result.
+inline constexpr int64_t kMaxPartials = 264;
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -1,5 +1,7 @@
 #include "megatron/kernels/residual_norm.h"
 
+#include <algorithm>
+
 #include "megatron/kernels/dispatch.h"
 #include "megatron/kernels/dropout.h"
 #include "megatron/kernels/elementwise.h"
@@ -37,7 +39,7 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
   expect_dtype(residual.dtype, x.dtype, "residual_norm: residual");
   if (bias.data != nullptr) expect_shape(bias.shape, {x.size(2)}, "residual_norm: bias");
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu() &&
+    if (stream.has_queue() &&
         cuda::residual_norm_forward(x, y, mean, rstd, branch, bias, residual, norm, key, stream)) {
       return;
     }
@@ -54,7 +56,8 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
 }
 
 bool residual_norm_adds_parts(const Shape& x, int64_t parts, Stream stream) {
-  if constexpr (kBuiltWithCuda) return !stream.is_cpu() && cuda::residual_norm_adds_parts(x, parts);
+  if constexpr (kBuiltWithCuda)
+    return stream.has_queue() && cuda::residual_norm_adds_parts(x, parts);
   return false;
 }
 
@@ -70,8 +73,8 @@ void residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
   }
   if (!out.dbranch.is_null()) expect_shape(out.dbranch.shape, x.shape, "residual_norm: dbranch");
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu() && cuda::residual_norm_backward(out, dx_past, dy, x, mean, rstd, norm, key,
-                                                         workspace, stream)) {
+    if (stream.has_queue() && cuda::residual_norm_backward(out, dx_past, dy, x, mean, rstd, norm,
+                                                           key, workspace, stream)) {
       return;
     }
   }
@@ -92,10 +95,11 @@ void residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
 }
 
 int64_t residual_norm_backward_workspace_bytes(const Shape& x, Stream stream) {
-  if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu()) return cuda::residual_norm_backward_workspace_bytes(x);
-  }
-  return norm_backward_workspace_bytes(rows_of(x), stream);
+  return stream.is_cpu() ? 0 : cuda::residual_norm_backward_workspace_bytes(x);
+}
+
+int64_t cuda::residual_norm_backward_workspace_bytes(const Shape& x) {
+  return 3 * std::min(kMaxPartials, x[0] * x[1]) * x[2] * size_of(DType::kFloat32);
 }
 
 }  // namespace megatron::kernels

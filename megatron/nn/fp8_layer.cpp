@@ -139,7 +139,7 @@ void Fp8Layer::quantize_blocks(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8
 void Fp8Layer::quantize_weight() const {
   const Tensor& weight = weight_.data();
   Fp8Matrix& y = state_->weight;
-  const MemoryScope scope(MemoryCategory::kParameters);
+  const MemoryScope scope(MemoryCategory::kParameters, "weights and scales in FP8");
   if (!y.rows.defined()) {
     const DType dtype = fp8_dtype(config_, Fp8Tensor::kWeight);
     y.shape = weight.shape();
@@ -152,7 +152,7 @@ void Fp8Layer::quantize_weight() const {
 void Fp8Layer::gather_weight_in(Tensor rows, std::function<void()> arrive) const {
   state_->arrive = std::move(arrive);
   if (!state_->arrive) return;
-  const MemoryScope scope(MemoryCategory::kParameters);
+  const MemoryScope scope(MemoryCategory::kParameters, "weights and scales in FP8");
   Fp8Matrix& y = state_->weight;
   y.shape = rows.shape();
   y.rows = std::move(rows);

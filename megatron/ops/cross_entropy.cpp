@@ -54,7 +54,7 @@ void expect_labels_fit(const Tensor& labels, const Shape& logits, int64_t num_co
         fmt::format("cross_entropy: logits have shape {}, expected [s, b, v]", logits.str()));
   }
   expect_shape(labels.shape(), {logits[1], logits[0]}, "cross_entropy: labels");
-  if (labels.stream().is_cpu()) expect_labels(labels, num_columns);
+  if (labels.stream().device.has_host_memory()) expect_labels(labels, num_columns);
 }
 
 void cross_entropy_into(Tensor& losses, Tensor& log_sum_exp, const Tensor& logits,

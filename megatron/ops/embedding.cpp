@@ -17,7 +17,7 @@ void expect_ids(const Tensor& ids, int64_t num_rows, const char* what) {
     throw ShapeError(
         fmt::format("embedding: {} have shape {}, expected [b, s]", what, ids.shape().str()));
   }
-  if (!ids.stream().is_cpu()) return;
+  if (!ids.stream().device.has_host_memory()) return;
   const auto all = ids.span<int64_t>();
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] >= 0 && all[i] < num_rows) continue;

@@ -63,7 +63,7 @@ void DividedGradients::arm(Bucket& bucket) {
 void DividedGradients::open(Bucket& bucket) {
   if (bucket.whole.has_memory()) settle();  // gradients that came after the last one
   bucket.whole.before_access(nullptr);
-  const MemoryScope scope(MemoryCategory::kGradients);
+  const MemoryScope scope(MemoryCategory::kGradients, "gradients that are not summed yet");
   bucket.whole.take_memory();
   kernels::fill(bucket.whole.view(), 0.0f, bucket.whole.stream());
   bucket.is_filling = true;

@@ -53,7 +53,7 @@ void DividedParameters::arm(size_t index) {
 void DividedParameters::start(size_t index) {
   Bucket& bucket = buckets_[index];
   invariant(bucket.state == State::kAbsent, "only an absent bucket is gathered");
-  const MemoryScope scope(MemoryCategory::kParameters);
+  const MemoryScope scope(MemoryCategory::kParameters, "gathered parameters");
   bucket.whole.take_memory();
   bucket.whole.before_access(nullptr);
   bucket.gathering = comm::start_all_gather(bucket.whole.view(), bucket.share.view(), bucket.ranks,

@@ -48,7 +48,7 @@ Tensor place_in(const Tensor& flat, const std::vector<Tensor>& buckets, const Fl
 
 void take_gradients(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters, DType dtype,
                     bool is_divided) {
-  const MemoryScope scope(MemoryCategory::kGradients);
+  const MemoryScope scope(MemoryCategory::kGradients, "main gradients");
   const Stream stream = parameters[buffer.parameters.front()].variable.stream();
   int64_t kept = buffer.layout.numel;
   if (is_divided) {

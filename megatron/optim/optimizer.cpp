@@ -48,7 +48,7 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
       scaler_(make_loss_scaler(config)),
       groups_(parameter_groups(parameters.parameters())),
       stream_(stream_of(parameters)),
-      state_stream_(config.optimizer_cpu_offload ? Stream{} : stream_),
+      state_stream_(config.optimizer_cpu_offload ? host_beside(stream_) : stream_),
       state_({kernels::kStepStateBytes}, DType::kUInt8, stream_),
       decision_(kernels::kStepStateBytes, stream_.device),
       parameter_sums_(kernels::kNumStepSums * size_of(DType::kFloat64), stream_.device) {
@@ -64,6 +64,7 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
   if (config_.optimizer_cpu_offload) {
     int64_t most = 1;
     for (const ShareState& state : states_) most = std::max(most, state.span.size());
+    const MemoryScope purpose(MemoryCategory::kOptimizer, "gradients and parameters on their way");
     host_.emplace(most, stream_);
   }
   upload_state();
@@ -131,11 +132,14 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   state.specs = state.rule->state();
   state.loaded.resize(state.specs.size());
   if (keeps_remainders(config_, buffer.dtype) && state.rule->takes_remainders()) {
+    const MemoryScope purpose(MemoryCategory::kOptimizer, "main parameters beyond bf16");
     state.remainder = zeros({span.size()}, DType::kInt16, state_stream_);
   } else {
+    const MemoryScope purpose(MemoryCategory::kOptimizer, "main parameters");
     state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
   }
   for (const StateSpec& spec : state.specs) {
+    const MemoryScope purpose(MemoryCategory::kOptimizer, "moments");
     state.tensors.emplace_back(span.size(), spec.dtype, state_stream_);
   }
 
@@ -303,7 +307,7 @@ void Optimizer::update_on_host(const UpdateRates& rates) {
     pieces.push_back({share_of(&FlatBuffer::grads, state), share_of(&FlatBuffer::params, state)});
   }
   host_->run(pieces, [&](size_t piece, TensorView params, ConstView grads) {
-    update(states_[piece], params, grads, decision.view(), rates, Stream{});
+    update(states_[piece], params, grads, decision.view(), rates, state_stream_);
   });
 }
 

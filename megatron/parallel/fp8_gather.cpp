@@ -11,7 +11,7 @@ namespace megatron {
 
 Fp8Gather::Fp8Gather(std::vector<Fp8Bucket> buckets, bool overlaps, Stream stream)
     : overlaps_(overlaps), stream_(stream) {
-  const MemoryScope scope(MemoryCategory::kParameters);
+  const MemoryScope scope(MemoryCategory::kParameters, "weights and scales in FP8");
   buckets_.resize(buckets.size());  // they stay where they are
   for (size_t b = 0; b < buckets.size(); ++b) {
     Bucket& bucket = buckets_[b];

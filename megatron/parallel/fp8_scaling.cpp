@@ -47,7 +47,7 @@ Fp8Scaling::Fp8Scaling(const std::vector<const Module*>& chunks, const Fp8Config
       layers_(layers_of(chunks)),
       gather_(std::move(gather)) {
   if (layers_.empty() || !is_delayed_) return;
-  const MemoryScope scope(MemoryCategory::kParameters);
+  const MemoryScope scope(MemoryCategory::kParameters, "weights and scales in FP8");
   const auto count = static_cast<int64_t>(layers_.size());
   amax_ = zeros({count, kernels::kFp8Tensors}, DType::kFloat32, stream);
   states_ = states_of(layers_, stream);

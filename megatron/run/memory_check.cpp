@@ -37,12 +37,18 @@ void recompute_all(RunConfig& config, RecomputeMethod method, int64_t num_layers
 // The fewest layers whose recomputation makes the run fit; 0 if none do.
 int64_t fewest_recomputed_layers(const RunConfig& config, DeviceType device, int64_t bytes) {
   RunConfig changed = config;
-  for (int64_t layers = 1; layers <= config.transformer.num_layers; ++layers) {
+  const auto fits = [&](int64_t layers) {
     recompute_all(changed, RecomputeMethod::kBlock, layers);
     const RankMemory memory = largest_rank_memory(planned_training(changed, device));
-    if (needed_bytes(memory, device) <= bytes) return layers;
+    return needed_bytes(memory, device) <= bytes;
+  };
+  int64_t enough = config.transformer.num_layers;
+  if (!fits(enough)) return 0;
+  for (int64_t too_few = 0; enough - too_few > 1;) {
+    const int64_t middle = (too_few + enough) / 2;
+    (fits(middle) ? enough : too_few) = middle;
   }
-  return 0;
+  return enough;
 }
 
 }  // namespace
@@ -72,9 +78,9 @@ std::vector<std::string> summary_of(const RankMemory& memory) {
   std::vector<std::string> lines = {fmt::format("> memory plan: {}", fmt::join(parts, ", ")),
                                     fmt::format("> memory plan: {} at the peak, {}",
                                                 size_text(memory.total_bytes()), memory.peak_at)};
-  for (const MemoryRow& row : memory.host_rows) {
+  for (const MemoryUse& row : memory.host_rows) {
     lines.push_back(
-        fmt::format("> memory plan: {} of host memory for {}", size_text(row.bytes), row.what));
+        fmt::format("> memory plan: {} of host memory for {}", size_text(row.bytes), row.purpose));
   }
   return lines;
 }

@@ -117,6 +117,10 @@ Tensor Tensor::to(Stream stream) const {
   const Stream from = this->stream();
   if (from.device == stream.device) return *this;
   Tensor copy(shape_, dtype_, stream);
+  if (from.is_dry()) {
+    zero_bytes(copy.view().data, bytes(), stream);
+    return copy;
+  }
   if (from.is_cpu()) {
     upload_bytes(copy.view().data, view().data, bytes(), stream);
     return copy;
@@ -129,14 +133,14 @@ Tensor Tensor::to(Stream stream) const {
 }
 
 void Tensor::expect_on_cpu() const {
-  if (stream().is_cpu()) return;
+  if (stream().device.has_host_memory()) return;
   throw DeviceError("span: tensor " + shape_.str() + " is on " + stream().device.str() +
                     ", which the host cannot read; read a copy, to(Stream{})");
 }
 
 double Tensor::item() const {
   if (numel() != 1) throw ShapeError("item: " + shape_.str() + " does not have one element");
-  if (!stream().is_cpu()) return to(Stream{}).item();
+  if (!stream().device.has_host_memory()) return to(Stream{}).item();
   switch (dtype_) {
     case DType::kFloat64:
       return *view().as<double>();

@@ -72,7 +72,8 @@ class Tensor {
   Tensor slice(int64_t begin, int64_t count) const;
 
   // A copy in the memory of `stream`'s device; the tensor itself if it is already there. A copy
-  // from the CPU to a GPU is ordered with `stream`'s work; any other is complete on return.
+  // from the CPU to a GPU is ordered with `stream`'s work; any other is complete on return. A copy
+  // from a dry device is zero.
   Tensor to(Stream stream) const;
 
   // The elements of a CPU tensor. Throws DtypeError if T is not the type, DeviceError for a tensor

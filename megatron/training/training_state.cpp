@@ -28,7 +28,7 @@ void freeze_all_but_adapters(const Module& module) {
 
 // The optimizer gives parameters that are trained their memory.
 void give_memory_to_constants(const Module& module) {
-  const MemoryScope scope(MemoryCategory::kParameters);
+  const MemoryScope scope(MemoryCategory::kParameters, "parameters that are not trained");
   for (Parameter& parameter : named_parameters(module)) {
     Tensor data = parameter.variable.data();
     if (!parameter.variable.requires_grad() && !data.has_memory()) data.take_memory();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/device/dry_memory.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 
@@ -20,6 +21,7 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack&
     const int64_t layer = slice.first_layer + i;
     layers_.push_back(make(layer_recipe(config, stack, layer), tp, stream));
     add_child("layers." + std::to_string(layer), *layers_.back());
+    layer_names_.push_back("layer " + std::to_string(layer + 1));
   }
   if (!slice.has_end) return;
   final_layernorm_ = make_norm(config, tp, stream);
@@ -55,6 +57,7 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
 ResidualSum TransformerBlock::run(ResidualSum x, int64_t begin, int64_t end,
                                   const ForwardContext& context) const {
   for (int64_t layer = begin; layer < end; ++layer) {
+    const MemoryPart part(layer_names_[static_cast<size_t>(layer)].c_str());
     x = layers_[static_cast<size_t>(layer)]->forward(x, context);
   }
   return x;

@@ -35,6 +35,7 @@ class TransformerBlock final : public Module {
   RecomputeConfig recompute_;
   std::optional<HostStore> host_store_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::vector<std::string> layer_names_;  // "layer 1", in a MemoryLog
   std::unique_ptr<Norm> final_layernorm_;
 };
 

@@ -147,6 +147,29 @@ TEST(PlanTest, MemoryOfLongSequencesIsWithinFivePercentOfWhatGpusTook) {
   }
 }
 
+// Llama-3-405B. Each stage has a microbatch more in flight than the next one.
+TEST(PlanTest, PlansRanksOfThousands) {
+  const nlohmann::json plan = planned(
+      "--num-layers 126 --hidden-size 16384 --ffn-hidden-size 53248 --num-attention-heads 128 "
+      "--group-query-attention --num-query-groups 8 --seq-length 8192 --swiglu "
+      "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope "
+      "--untie-embeddings-and-output-weights --vocab-size 128255 --micro-batch-size 1 "
+      "--global-batch-size 2280 --world-size 16416 --tensor-model-parallel-size 8 "
+      "--sequence-parallel --pipeline-model-parallel-size 9 --use-distributed-optimizer");
+  EXPECT_NEAR(plan["parameters"].get<double>(), 405.9e9, 0.1e9);
+  ASSERT_EQ(plan["stages"].size(), 9U);
+  int64_t layers = 0;
+  for (size_t i = 0; i < 9; ++i) {
+    const nlohmann::json& stage = plan["stages"][i];
+    layers += stage["layers"].get<int64_t>();
+    EXPECT_EQ(stage["microbatches_in_flight"], 9 - static_cast<int64_t>(i));
+    if (i == 0) continue;
+    EXPECT_LT(stage["total_bytes"].get<int64_t>(),
+              plan["stages"][i - 1]["total_bytes"].get<int64_t>());
+  }
+  EXPECT_EQ(layers, 126);
+}
+
 // The rates of a GPU that was not measured follow its peaks.
 TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
   const std::string flags = "--workload 1.3b --micro-batch-size 8 --global-batch-size 16";

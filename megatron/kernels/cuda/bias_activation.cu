@@ -60,9 +60,8 @@ __device__ __forceinline__ void add(Floats& sum, const Floats& x) {
 }
 
 // The kernel for derivatives and their sums, of tensors of one dtype with 16-byte accesses. A block
-// has kRowsOfBlock rows of y and one pack of columns for each lane of a warp; a warp takes every
-// kWarps-th row, several at once.
-constexpr int kRowsOfBlock = 128;
+// has kActivationRows rows of y and one pack of columns for each lane of a warp; a warp takes
+// every kWarps-th row, several at once.
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kColumnsOfBlock = kWarp * kVector;
 constexpr int64_t kMostRowBlocks = UINT16_MAX;
@@ -72,8 +71,8 @@ struct ThreadTile {
 
   __device__ explicit ThreadTile(const Matrix& size)
       : column((static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp) * kVector),
-        row(static_cast<int64_t>(row_block()) * kRowsOfBlock + threadIdx.x / kWarp),
-        end(min(size.rows, static_cast<int64_t>(row_block() + 1) * kRowsOfBlock)) {}
+        row(static_cast<int64_t>(row_block()) * kActivationRows + threadIdx.x / kWarp),
+        end(min(size.rows, static_cast<int64_t>(row_block() + 1) * kActivationRows)) {}
 
   static __device__ unsigned row_block() { return gridDim.y - 1 - blockIdx.y; }
 };
@@ -226,8 +225,6 @@ void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activati
   if (bias.data != nullptr) expect_shape(bias.shape, {width}, "bias_activation: bias");
 }
 
-int64_t row_blocks(int64_t rows) { return divided_up(rows, kRowsOfBlock); }
-
 // True if the tensors share one dtype and consist of whole packs. Rows have `f` or 2 `f` elements.
 template <class... Tensors>
 bool are_packs(int64_t f, ConstView first, const Tensors&... others) {
@@ -236,7 +233,7 @@ bool are_packs(int64_t f, ConstView first, const Tensors&... others) {
 
 dim3 sums_grid(const Matrix& size) {
   return dim3(static_cast<unsigned>(divided_up(size.f, kColumnsOfBlock)),
-              static_cast<unsigned>(row_blocks(size.rows)));
+              static_cast<unsigned>(activation_row_blocks(size.rows)));
 }
 
 // Launches the backward pass; sums == nullptr computes dx alone.
@@ -296,7 +293,7 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
   expect_shape(dx.shape, x.shape, "bias_activation: dx");
   const int64_t rows = dy.size(0);
   TensorView sums;
-  if (!dbias.is_null() && dy.numel() > 0 && row_blocks(rows) <= kMostRowBlocks &&
+  if (!dbias.is_null() && dy.numel() > 0 && activation_row_blocks(rows) <= kMostRowBlocks &&
       are_packs(dy.size(1), dx, dy, x)) {
     const int64_t bytes = bias_activation_backward_workspace_bytes(x.shape);
     if (workspace.bytes() < bytes) {
@@ -304,17 +301,13 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
                        " bytes, expected bias_activation_backward_workspace_bytes(), " +
                        std::to_string(bytes));
     }
-    sums = {workspace.data, {row_blocks(rows), x.size(1)}, DType::kFloat32};
+    sums = {workspace.data, {activation_row_blocks(rows), x.size(1)}, DType::kFloat32};
   }
   if (dy.numel() > 0) {
     launch_backward(dx, static_cast<float*>(sums.data), dy, x, bias, activation, native(stream));
   }
   if (dbias.is_null()) return;
   sum_rows(dbias, sums.is_null() ? ConstView(dx) : ConstView(sums), beta, stream);
-}
-
-int64_t bias_activation_backward_workspace_bytes(const Shape& x) {
-  return row_blocks(x[0]) * x[1] * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace megatron::kernels::cuda

@@ -205,10 +205,6 @@ void differentiate(TensorView dx, TensorView dweight, TensorView dbias, ConstVie
 
 }  // namespace
 
-int64_t norm_backward_workspace_bytes(const Shape& x) {
-  return 2 * std::min(kMaxPartials, x[0]) * x[1] * static_cast<int64_t>(sizeof(float));
-}
-
 void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
                         ConstView weight, ConstView bias, float weight_offset, float epsilon,
                         Stream stream) {

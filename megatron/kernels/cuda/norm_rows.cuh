@@ -7,14 +7,11 @@
 #include "megatron/kernels/cuda/dropout_mask.cuh"
 #include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
+#include "megatron/kernels/norm.h"
 
 // Norms over rows that fit the registers of a warp or a block: each row is read once. RMSNorm is
 // LayerNorm with a mean of zero.
 namespace megatron::kernels::cuda {
-
-// The number of blocks that sum parameter gradients, each over its own rows: two for each
-// multiprocessor of an H200. It fixes the order of sums, so it is part of the result.
-constexpr int64_t kMaxPartials = 264;
 
 struct Forward {
   Sink y;

@@ -229,8 +229,4 @@ bool residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
   return true;
 }
 
-int64_t residual_norm_backward_workspace_bytes(const Shape& x) {
-  return 3 * std::min(kMaxPartials, x[0] * x[1]) * x[2] * static_cast<int64_t>(sizeof(float));
-}
-
 }  // namespace megatron::kernels::cuda

@@ -81,8 +81,7 @@ MicrobatchSizes microbatch_sizes(const PlannedTraining& t) {
           .cp = t.parallel.context_parallel_size,
           .exchange = t.parallel.context_exchange,
           .sequence_parallel = t.parallel.sequence_parallel,
-          .device = t.device,
-          .is_deterministic = t.is_deterministic};
+          .device = t.device};
 }
 
 std::vector<LayerRegion> regions_of(const TransformerConfig& c, int64_t num_layers) {

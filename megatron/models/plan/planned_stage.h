@@ -4,15 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "megatron/device/allocator.h"
 #include "megatron/models/plan/planned_training.h"
-#include "megatron/transformer/layer_memory.h"
 
 // The layers of a pipeline stage, as a plan sees them.
 namespace megatron {
-
-inline int64_t num_stages(const PlannedTraining& t) {
-  return t.parallel.pipeline_model_parallel_size;
-}
 
 // Layers of a stack.
 struct StackPart {
@@ -37,6 +33,23 @@ struct PlannedStage {
 
 PlannedStage stage_of(const PlannedTraining& t, int64_t stage);
 
+// A microbatch as one rank sees it.
+struct MicrobatchSizes {
+  int64_t micro_batch_size = 1;
+  int64_t tp = 1;
+  int64_t cp = 1;
+  ContextExchange exchange = ContextExchange::kP2p;
+  bool sequence_parallel = false;  // norms, residuals and their gradients are divided by tp too
+  DeviceType device = DeviceType::kCpu;
+
+  int64_t tokens(const TransformerConfig& config) const {
+    return config.seq_length / cp * micro_batch_size;
+  }
+  // Bytes that the allocator takes from the device for a tensor of that size.
+  int64_t block(int64_t elements, DType dtype) const {
+    return MemorySource::of(Device{device}).block_bytes(elements * size_of(dtype));
+  }
+};
 MicrobatchSizes microbatch_sizes(const PlannedTraining& t);
 
 // Layers that go backward in one piece.

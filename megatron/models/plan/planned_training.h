@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "megatron/device/allocator.h"
 #include "megatron/device/device.h"
 #include "megatron/optim/config.h"
 #include "megatron/parallel/config.h"
@@ -20,13 +18,16 @@ struct PlannedTraining {
   int64_t num_microbatches = 1;  // of an iteration
   DeviceType device = DeviceType::kCpu;
   bool is_deterministic = false;  // --deterministic-mode
-};
 
-// Memory that exists when most is in use.
-struct PlannedRow {
-  MemoryCategory category;
-  std::string what;
-  int64_t bytes = 0;
+  int64_t num_stages() const { return parallel.pipeline_model_parallel_size; }
+  // The ranks that divide the optimizer's state, and more with ZeRO stages 2 and 3.
+  int64_t num_shards() const {
+    return parallel.use_distributed_optimizer
+               ? parallel.data_parallel_size * parallel.context_parallel_size
+               : 1;
+  }
+  bool divides_gradients() const { return parallel.zero_stage >= 2 && num_shards() > 1; }
+  bool divides_parameters() const { return parallel.zero_stage >= 3 && num_shards() > 1; }
 };
 
 }  // namespace megatron

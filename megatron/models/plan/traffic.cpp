@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "megatron/models/plan/planned_parameters.h"
 #include "megatron/models/plan/planned_stage.h"
-#include "megatron/models/plan/training_plan.h"
 #include "megatron/parallel/tensor/pieces.h"
 #include "megatron/training/context_estimate.h"
 
@@ -140,37 +138,37 @@ int64_t bucket_bytes(const PlannedTraining& t, int64_t bytes, int64_t num_parame
   return num_parameters == 0 ? 0 : bytes / num_parameters * size;
 }
 
-Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
+Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& dry,
+                   bool only_exposed) {
   const TransformerConfig& c = t.transformer;
   const ParallelConfig& p = t.parallel;
-  const RankMemory memory = rank_memory(t, stage);
   const PlannedStage held = stage_of(t, stage);
   Traffic sent;
   const int64_t dp = p.data_parallel_size * p.context_parallel_size;
   const auto data = [&](int64_t bytes, bool is_hidden) {
-    if (only_exposed && is_hidden) bytes = bucket_bytes(t, bytes, memory.num_parameters);
+    if (only_exposed && is_hidden) bytes = bucket_bytes(t, bytes, dry.num_trained);
     return part_of_ring(bytes, dp);
   };
   const MicrobatchSizes sizes = microbatch_sizes(t);
-  const int64_t numel = stage_layout(t, stage_parameters(t, stage)).numel;
-  const int64_t gradients =
-      sizes.block(numel, p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype);
-  const int64_t in_fp8 = num_gathered_in_fp8(t, stage);
-  const int64_t parameters =
-      sizes.block(numel - in_fp8, c.params_dtype) + sizes.block(in_fp8, DType::kFloat8E4M3);
+  const int64_t gradients = sizes.block(
+      dry.num_flat, p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype);
+  const int64_t parameters = sizes.block(dry.num_flat - dry.num_in_fp8, c.params_dtype) +
+                             sizes.block(dry.num_in_fp8, DType::kFloat8E4M3);
   // ZeRO stages 2 and 3 sum the gradients of each microbatch, and stage 3 gathers the parameters
   // for each forward and each backward pass.
-  const int64_t sums = divides_gradients(t) ? t.num_microbatches : 1;
-  sent.data_parallel = sums * data(gradients, p.overlap_grad_reduce || divides_gradients(t));
-  if (divides_parameters(t)) {
+  const int64_t sums = t.divides_gradients() ? t.num_microbatches : 1;
+  sent.data_parallel = sums * data(gradients, p.overlap_grad_reduce || t.divides_gradients());
+  if (t.divides_parameters()) {
     sent.data_parallel += 2 * t.num_microbatches * data(parameters, true);
   } else {
     sent.data_parallel += p.use_distributed_optimizer ? data(parameters, p.overlap_param_gather)
                                                       : data(gradients, p.overlap_grad_reduce);
   }
-  if (t.optimizer.optimizer == OptimizerKind::kMuon && num_shards(t) > 1) {
+  if (t.optimizer.optimizer == OptimizerKind::kMuon && t.num_shards() > 1) {
     // In fp32, a rank's elements to those that work on their matrices, and as many back.
-    const int64_t elements = num_matrix_elements(t, stage) / num_shards(t);
+    int64_t elements = 0;
+    for (const LayerMatrix& matrix : dry.matrices) elements += matrix.shape.numel();
+    elements /= t.num_shards();
     sent.data_parallel += 2 * part_of_ring(elements * size_of(DType::kFloat32), dp);
   }
   const auto hidden_of = [&](const StackPart& stack) {
@@ -193,7 +191,7 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
     }
   }
   if (only_exposed && held.num_chunks > 1) return sent;
-  const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
+  const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < t.num_stages() - 1 ? 1 : 0);
   const StackPart& last = held.stacks.back();
   int64_t message = hidden_of(last);
   if (last.has_cross_attention) message += message / last.config.seq_length * c.seq_length;
@@ -204,12 +202,12 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
 
 }  // namespace
 
-Traffic traffic(const PlannedTraining& training, int64_t stage) {
-  return traffic_of(training, stage, false);
+Traffic traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry) {
+  return traffic_of(training, stage, dry, false);
 }
 
-Traffic exposed_traffic(const PlannedTraining& training, int64_t stage) {
-  return traffic_of(training, stage, true);
+Traffic exposed_traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry) {
+  return traffic_of(training, stage, dry, true);
 }
 
 std::vector<SentBeside> sent_beside_attention(const PlannedTraining& training, int64_t stage) {

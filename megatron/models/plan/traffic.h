@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "megatron/models/plan/dry_iteration.h"
 #include "megatron/models/plan/planned_training.h"
 #include "megatron/training/step_estimate.h"
 
@@ -21,7 +22,8 @@ struct Traffic {
     return data_parallel + tensor_parallel + context_parallel + pipeline_parallel;
   }
 };
-Traffic traffic(const PlannedTraining& training, int64_t stage);
+// `dry` is an iteration of a rank of the stage.
+Traffic traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry);
 // The part of it that no computation hides, with the overlaps that the flags ask for:
 //
 //   gradients    all; with overlap_grad_reduce the bucket that closes last
@@ -32,7 +34,7 @@ Traffic traffic(const PlannedTraining& training, int64_t stage);
 //   keys         what does not travel beside attention: half of an exchange of heads; of a gather
 //                the first half, and the gradients; nothing of a ring
 //   stages       each message; interleaved ones travel beside the next chunk's work
-Traffic exposed_traffic(const PlannedTraining& training, int64_t stage);
+Traffic exposed_traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry);
 // The rest of context parallelism's bytes, and what they travel beside.
 std::vector<SentBeside> sent_beside_attention(const PlannedTraining& training, int64_t stage);
 

@@ -4,38 +4,37 @@
 #include <string>
 #include <vector>
 
-#include "megatron/device/allocator.h"
+#include "megatron/device/dry_memory.h"
+#include "megatron/models/plan/dry_iteration.h"
 #include "megatron/models/plan/planned_training.h"
-#include "megatron/transformer/layer_memory.h"
 
-// What training a model takes of one rank's memory, computed from the configs alone:
-// nothing is allocated and no device is asked.
+// What training a model takes of one rank's memory: the model itself trains on a dry device
+// (models/plan/dry_iteration.h). Nothing is allocated and no device is asked.
 namespace megatron {
 
 struct RankMemory {
   int64_t num_parameters = 0;  // on this rank
   int64_t num_layers = 0;
   double microbatches_in_flight = 1;  // that hold activations of all the rank's layers
-  std::vector<PlannedRow> rows;       // what exists when most is in use
+  std::vector<MemoryUse> rows;        // what exists when most is in use
   std::string peak_at;                // the moment: "loss", "backward of layer 23"
-  std::vector<MemoryRow> host_rows;   // what waits in host memory, besides the rows
+  std::vector<MemoryUse> host_rows;   // what waits in host memory, besides the rows
 
   int64_t bytes(MemoryCategory category) const;
   int64_t total_bytes() const;  // of the device
   int64_t host_bytes() const;
 };
 
-// A rank of a pipeline stage, counted from 0.
-RankMemory rank_memory(const PlannedTraining& training, int64_t stage);
+// A rank of a pipeline stage, counted from 0, of which `dry` is an iteration.
+RankMemory rank_memory(const PlannedTraining& training, int64_t stage, const DryIteration& dry);
+inline RankMemory rank_memory(const PlannedTraining& training, int64_t stage) {
+  return rank_memory(training, stage, dry_iteration(training, stage));
+}
 // The rank that needs the most.
 RankMemory largest_rank_memory(const PlannedTraining& training);
 
 // Of the whole model, tied embeddings once.
 int64_t num_model_parameters(const TransformerConfig& config);
-
-// The largest micro-batch size, at most `at_most`, with which the largest rank stays within
-// `bytes`; 0 when none does. The other numbers stay.
-int64_t largest_micro_batch_size(PlannedTraining training, int64_t bytes, int64_t at_most);
 
 // bubble_fraction() of the pipeline.
 double pipeline_bubble(const PlannedTraining& training);

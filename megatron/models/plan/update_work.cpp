@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "megatron/kernels/optimizer.h"
-#include "megatron/models/plan/planned_parameters.h"
-#include "megatron/models/plan/planned_stage.h"
 #include "megatron/optim/muon.h"
 #include "megatron/optim/update_rule.h"
 
@@ -56,28 +54,27 @@ double muon_bytes(const Bytes& b, const OptimizerConfig& o, bool is_split) {
 
 }  // namespace
 
-UpdateWork update_work(const PlannedTraining& t, int64_t stage) {
+UpdateWork update_work(const PlannedTraining& t, const DryIteration& dry) {
   const OptimizerConfig& o = t.optimizer;
   const Bytes b(t);
-  const auto shards = static_cast<double>(num_shards(t));
-  const auto numel = static_cast<double>(stage_layout(t, stage_parameters(t, stage)).numel);
+  const auto shards = static_cast<double>(t.num_shards());
+  const auto numel = static_cast<double>(dry.num_trained);
   UpdateWork work;
   double matrices = 0;  // elements that Muon updates
   if (o.optimizer == OptimizerKind::kMuon) {
     double flops = 0;
     double largest = 0;  // one rank works on a whole matrix
-    for (const auto& [spec, count, is_in_layer] : trained_matrices(t, stage)) {
-      const Shape local = local_shape(t, spec);
-      const double elements = static_cast<double>(count * local.numel());
+    for (const auto& [local, row_parts] : dry.matrices) {
+      const double elements = static_cast<double>(local.numel());
       std::vector<int64_t> parts = {local[0]};
-      const bool is_split = o.muon_split_qkv && !spec.info.row_parts.empty();
-      if (is_split) parts = spec.info.row_parts;
+      const bool is_split = o.muon_split_qkv && !row_parts.empty();
+      if (is_split) parts = row_parts;
       const int64_t groups = local[0] / std::accumulate(parts.begin(), parts.end(), int64_t{0});
       double of_matrix = 0;
       for (const int64_t rows : parts) {
         of_matrix += newton_schulz_flops(groups * rows, local[1], o.muon_num_ns_steps);
       }
-      flops += static_cast<double>(count) * of_matrix;
+      flops += of_matrix;
       largest = std::max(largest, of_matrix);
       matrices += elements;
       work.device_bytes += elements / shards * muon_bytes(b, o, is_split);

@@ -21,6 +21,13 @@ TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq
   return resolved(c);
 }
 
+Traffic whole_traffic(const PlannedTraining& training, int64_t stage) {
+  return traffic(training, stage, dry_iteration(training, stage));
+}
+Traffic exposed_part(const PlannedTraining& training, int64_t stage) {
+  return exposed_traffic(training, stage, dry_iteration(training, stage));
+}
+
 double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // What one H200 took on 2026-11-24 (docs/gpu-results/2026-11-24-main-params.txt).
@@ -68,7 +75,10 @@ class GptPlanLayoutTest : public testing::Test {
 
 // 16 samples, 16 heads, 2 bytes for each pair of 1024 positions.
 TEST_F(GptPlanLayoutTest, DeterministicAttentionHasScratchForEveryPair) {
-  const auto scratch = [&] { return plan(0).bytes(MemoryCategory::kWorkspace); };
+  const auto scratch = [&] {
+    constexpr auto kWorkspace = static_cast<size_t>(MemoryCategory::kWorkspace);
+    return dry_iteration(training(), 0).stats.peak_by_category[kWorkspace];
+  };
   const int64_t atomic = scratch();
   is_deterministic_ = true;
   const int64_t queries = int64_t{16} * 1024 * 1024 * 4;
@@ -163,7 +173,8 @@ TEST_F(GptPlanLayoutTest, OffloadedStateIsInTheHostsMemory) {
   parallel_.use_distributed_optimizer = true;
   adam_.optimizer_cpu_offload = true;
   const RankMemory memory = plan(0);
-  EXPECT_EQ(memory.bytes(MemoryCategory::kOptimizer), 0);
+  constexpr int64_t kTables = 16384;  // of ranges of parameters
+  EXPECT_LE(memory.bytes(MemoryCategory::kOptimizer), kTables);
   constexpr double kRounding = 3 * 2.0 * (1 << 20);  // of three tensors to huge pages
   constexpr double kPieces = 128.0 * (1 << 20);      // two of 8 million, down and up, in fp32
   EXPECT_NEAR(static_cast<double>(memory.host_bytes()) - kPieces,
@@ -172,15 +183,6 @@ TEST_F(GptPlanLayoutTest, OffloadedStateIsInTheHostsMemory) {
   adam_.exp_avg_dtype = DType::kBFloat16;
   EXPECT_NEAR(static_cast<double>(plan(0).host_bytes()) - kPieces,
               10.0 / 8 * static_cast<double>(memory.num_parameters), kRounding);
-}
-
-TEST_F(GptPlanLayoutTest, LargestMicroBatchIsTheLastThatFits) {
-  PlannedTraining training{
-      .transformer = config_, .parallel = parallel_, .optimizer = adam_, .micro_batch_size = 3};
-  const int64_t budget = largest_rank_memory(training).total_bytes();
-  EXPECT_EQ(largest_micro_batch_size(training, budget, 64), 3);
-  EXPECT_EQ(largest_micro_batch_size(training, budget, 2), 2);
-  EXPECT_EQ(largest_micro_batch_size(training, 1 << 20, 64), 0);
 }
 
 // In elements of a tensor of the residual stream [s, b, h], an all-gather among two sends half.
@@ -198,41 +200,43 @@ TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
                .tensor_parallel /
            transfer;
   };
-  EXPECT_EQ(sent(traffic), 8 * layers);
-  EXPECT_EQ(sent(exposed_traffic), 4 * layers);
+  EXPECT_EQ(sent(whole_traffic), 8 * layers);
+  EXPECT_EQ(sent(exposed_part), 4 * layers);
   parallel_.async_tensor_model_parallel_allreduce = false;
-  EXPECT_EQ(sent(exposed_traffic), 8 * layers);
+  EXPECT_EQ(sent(exposed_part), 8 * layers);
   parallel_.tp_comm_overlap = true;
-  EXPECT_EQ(sent(exposed_traffic), 8 * layers);  // only with sequence parallelism
+  EXPECT_EQ(sent(exposed_part), 8 * layers);  // only with sequence parallelism
   parallel_.tp_comm_overlap = false;
   recompute(config_, RecomputeMethod::kBlock, 4);
-  EXPECT_EQ(sent(traffic), (8 * 16 + 4 * 4) * num_microbatches_);
+  EXPECT_EQ(sent(whole_traffic), (8 * 16 + 4 * 4) * num_microbatches_);
   config_.distribute_saved_activations = true;
-  EXPECT_EQ(sent(traffic), (8 * 16 + 5 * 4) * num_microbatches_);
+  EXPECT_EQ(sent(whole_traffic), (8 * 16 + 5 * 4) * num_microbatches_);
 
   config_.recompute_granularity = RecomputeGranularity::kNone;
   parallel_.sequence_parallel = true;
-  EXPECT_EQ(sent(traffic), 10 * layers);
-  EXPECT_EQ(sent(exposed_traffic), 6 * layers);
+  EXPECT_EQ(sent(whole_traffic), 10 * layers);
+  EXPECT_EQ(sent(exposed_part), 6 * layers);
   // In FP8 inputs are gathered once, and gathers have half the bytes; blocks are gathered wide.
   config_.fp8 = {.format = Fp8Format::kHybrid};
-  EXPECT_EQ(sent(traffic), (4 + 2 * 2 / 2) * layers);
-  EXPECT_EQ(sent(exposed_traffic), (2 + 2 * 2 / 2) * layers);
+  EXPECT_EQ(sent(whole_traffic), (4 + 2 * 2 / 2) * layers);
+  EXPECT_EQ(sent(exposed_part), (2 + 2 * 2 / 2) * layers);
   config_.fp8.recipe = Fp8Recipe::kBlockwise;
-  EXPECT_EQ(sent(traffic), 8 * layers);
+  EXPECT_EQ(sent(whole_traffic), 8 * layers);
   config_.fp8 = {};
   parallel_.tp_comm_overlap = true;
-  EXPECT_EQ(sent(exposed_traffic), 0);
+  EXPECT_EQ(sent(exposed_part), 0);
   // 16384 tokens in pieces of 512 would be too small.
+  config_.num_attention_heads = config_.num_query_groups = 32;
+  config_.kv_channels = 32;
   parallel_.tensor_model_parallel_size = 32;
   const auto exposed = [&] {
-    return exposed_traffic({.transformer = config_,
-                            .parallel = parallel_,
-                            .optimizer = adam_,
-                            .micro_batch_size = 16,
-                            .num_microbatches = num_microbatches_,
-                            .device = DeviceType::kCuda},
-                           0)
+    return exposed_part({.transformer = config_,
+                         .parallel = parallel_,
+                         .optimizer = adam_,
+                         .micro_batch_size = 16,
+                         .num_microbatches = num_microbatches_,
+                         .device = DeviceType::kCuda},
+                        0)
         .tensor_parallel;
   };
   EXPECT_EQ(exposed(), 6 * layers * (int64_t{1024} * 16 * 1024 * 2 / 32 * 31));
@@ -244,11 +248,11 @@ TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {
   parallel_.data_parallel_size = 4;
   parallel_.accumulate_allreduce_grads_in_fp32 = true;
   const auto exposed = [&] {
-    return static_cast<double>(exposed_traffic({.transformer = config_,
-                                                .parallel = parallel_,
-                                                .optimizer = adam_,
-                                                .num_microbatches = num_microbatches_},
-                                               0)
+    return static_cast<double>(exposed_part({.transformer = config_,
+                                             .parallel = parallel_,
+                                             .optimizer = adam_,
+                                             .num_microbatches = num_microbatches_},
+                                            0)
                                    .data_parallel);
   };
   const auto n = static_cast<double>(plan(0).num_parameters);
@@ -274,40 +278,31 @@ TEST_F(GptPlanLayoutTest, ContextParallelTrafficIsThatOfTheExchange) {
   const int64_t layers = 16 * num_microbatches_;
   const auto blocks = [&](auto f) { return f(training(), 0).context_parallel / block; };
   parallel_.context_exchange = ContextExchange::kP2p;
-  EXPECT_EQ(blocks(traffic), layers * 3 * 2);
-  EXPECT_EQ(blocks(exposed_traffic), 0);
+  EXPECT_EQ(blocks(whole_traffic), layers * 3 * 2);
+  EXPECT_EQ(blocks(exposed_part), 0);
   parallel_.context_exchange = ContextExchange::kAllGather;
-  EXPECT_EQ(blocks(traffic), layers * 3 * 2);
-  EXPECT_EQ(blocks(exposed_traffic), layers * (3 - 1) * 2);  // half of a gather is beside
+  EXPECT_EQ(blocks(whole_traffic), layers * 3 * 2);
+  EXPECT_EQ(blocks(exposed_part), layers * (3 - 1) * 2);  // half of a gather is beside
   parallel_.context_exchange = ContextExchange::kAllToAll;
-  EXPECT_EQ(blocks(traffic), layers * 2 * 4 / 2);
-  EXPECT_EQ(blocks(exposed_traffic), layers * 2 * 4 / 2 / 2);
+  EXPECT_EQ(blocks(whole_traffic), layers * 2 * 4 / 2);
+  EXPECT_EQ(blocks(exposed_part), layers * 2 * 4 / 2 / 2);
   recompute(config_, RecomputeMethod::kBlock, 4);
-  EXPECT_EQ(blocks(traffic), (16 * 2 + 4) * num_microbatches_ * 4 / 2);
+  EXPECT_EQ(blocks(whole_traffic), (16 * 2 + 4) * num_microbatches_ * 4 / 2);
 }
 
 // Of keys and values, a rank of a ring has two blocks at a time, however long the sequence is.
 TEST_F(GptPlanLayoutTest, ARingHoldsFewKeys) {
-  config_.seq_length = 131072;
-  config_.recompute_granularity = RecomputeGranularity::kFull;
-  config_.recompute_method = RecomputeMethod::kUniform;
-  config_.recompute_num_layers = 1;
+  config_.seq_length = config_.max_position_embeddings = 131072;
+  config_.padded_vocab_size = 128;  // the peak is in a layer
+  recompute(config_, RecomputeMethod::kUniform, 1);
+  config_ = resolved(config_);
   parallel_.context_parallel_size = 8;
-  const auto attention = [&] {
-    const TransformerConfig config = resolved(config_);
-    const LayerMemory layer = layer_memory(config, {.micro_batch_size = 1,
-                                                    .cp = 8,
-                                                    .exchange = parallel_.context_exchange,
-                                                    .device = DeviceType::kCuda});
-    for (const MemoryStep& step : layer.backward) {
-      if (step.what == "attention") return step.allocates;
-    }
-    return int64_t{0};
+  const auto planned = [&](ContextExchange exchange) {
+    parallel_.context_exchange = exchange;
+    return activations(plan(0));
   };
-  parallel_.context_exchange = ContextExchange::kP2p;
-  const int64_t ring = attention();
-  parallel_.context_exchange = ContextExchange::kAllGather;
-  EXPECT_LT(2 * ring, attention());
+  const int64_t keys = int64_t{16} * 131072 * 2 * 1024 * 2;  // of all ranks
+  EXPECT_LT(planned(ContextExchange::kP2p) + keys / 2, planned(ContextExchange::kAllGather));
 }
 
 TEST_F(GptPlanLayoutTest, MessagesBetweenStagesAreExposedUnlessInterleaved) {
@@ -321,11 +316,11 @@ TEST_F(GptPlanLayoutTest, MessagesBetweenStagesAreExposedUnlessInterleaved) {
              1)
         .pipeline_parallel;
   };
-  EXPECT_EQ(pipeline(exposed_traffic), pipeline(traffic));
+  EXPECT_EQ(pipeline(exposed_part), pipeline(whole_traffic));
   parallel_.num_layers_per_virtual_pipeline_stage = 2;
   parallel_.virtual_pipeline_model_parallel_size = 2;
-  EXPECT_EQ(pipeline(exposed_traffic), 0);
-  EXPECT_GT(pipeline(traffic), 0);
+  EXPECT_EQ(pipeline(exposed_part), 0);
+  EXPECT_GT(pipeline(whole_traffic), 0);
 }
 
 // Only adapters have gradients and optimizer state.

@@ -13,7 +13,6 @@
 #include "megatron/optim/fp8_buckets.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/parallel/fp8_scaling.h"
-#include "megatron/transformer/layer_memory.h"
 #include "tests/models/gpt/small_config.h"
 #include "tests/models/plan_trial.h"
 #include "tests/parallel/layouts.h"
@@ -177,7 +176,8 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
   trial.expect_within(0.03);
   // The scratch memory of tiny products is more than the model, and is not all there at the peak.
   const auto workspace = MemoryCategory::kWorkspace;
-  const auto planned = static_cast<double>(trial.plan.total_bytes() - trial.plan.bytes(workspace));
+  const MemoryStats& stats = trial.plan.stats;
+  const auto planned = static_cast<double>(stats.peak_allocated_bytes - trial.planned(workspace));
   const int64_t took = trial.after.peak_allocated_bytes - trial.before.allocated_bytes;
   EXPECT_LE(static_cast<double>(took - trial.taken(workspace)), 1.03 * planned);
   EXPECT_GE(static_cast<double>(took), 0.97 * planned);
@@ -210,12 +210,12 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
   parallel.sequence_parallel = variant.sequence_parallel;
   parallel.tp_comm_overlap = variant.tp_comm_overlap;
   const OptimizerConfig adam;
-  const RankMemory plan = rank_memory({.transformer = config,
-                                       .parallel = parallel,
-                                       .optimizer = adam,
-                                       .micro_batch_size = 2,
-                                       .num_microbatches = 1},
-                                      0);
+  const DryIteration plan = dry_iteration({.transformer = config,
+                                           .parallel = parallel,
+                                           .optimizer = adam,
+                                           .micro_batch_size = 2,
+                                           .num_microbatches = 1},
+                                          0);
   comm::run_ranks(static_cast<int>(parallel.world_size), [&](const comm::Group& world) {
     const Stream stream{Device{DeviceType::kCpu, world.rank() + 1}};  // a pool of its own
     CachingAllocator& allocator = allocator_of(stream.device);
@@ -244,7 +244,8 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
     for (const MemoryCategory category :
          {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kActivations}) {
       const auto took = static_cast<double>(gpt_plan_at(stats.peak_by_category, category));
-      EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, 0.03 * took)
+      EXPECT_NEAR(static_cast<double>(gpt_plan_at(plan.stats.peak_by_category, category)), took,
+                  0.03 * took)
           << name_of(category);
     }
   });

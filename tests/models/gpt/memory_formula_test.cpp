@@ -197,11 +197,12 @@ TEST(MuonBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
       const double formula =
           2 + 4 + (4 + 8 - 4 * in_matrices / rank.num_parameters()) / ranks;  // of a parameter
       EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
-      const RankMemory plan = rank_memory(
+      const DryIteration plan = dry_iteration(
           {.transformer = config, .parallel = layout, .optimizer = muon, .micro_batch_size = 1}, 0);
-      const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
-                                               plan.bytes(MemoryCategory::kGradients) +
-                                               plan.bytes(MemoryCategory::kOptimizer));
+      const auto planned = static_cast<double>(
+          memory_formula_at(plan.stats.peak_by_category, MemoryCategory::kParameters) +
+          memory_formula_at(plan.stats.peak_by_category, MemoryCategory::kGradients) +
+          memory_formula_at(plan.stats.peak_by_category, MemoryCategory::kOptimizer));
       EXPECT_NEAR(rank.kept(), planned, 0.05 * planned);
     });
   }
@@ -240,11 +241,12 @@ TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
     const double whole = stage == 3 ? 0 : parameter;
     const double formula = whole + divided / ranks;
     EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
-    const RankMemory plan = rank_memory(
+    const DryIteration plan = dry_iteration(
         {.transformer = config, .parallel = layout, .optimizer = adam, .micro_batch_size = 1}, 0);
-    const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
-                                             plan.bytes(MemoryCategory::kGradients) +
-                                             plan.bytes(MemoryCategory::kOptimizer));
+    const auto planned = static_cast<double>(
+        memory_formula_at(plan.stats.peak_by_category, MemoryCategory::kParameters) +
+        memory_formula_at(plan.stats.peak_by_category, MemoryCategory::kGradients) +
+        memory_formula_at(plan.stats.peak_by_category, MemoryCategory::kOptimizer));
     EXPECT_NEAR(rank.peak(), planned, 0.05 * planned);
   });
 }

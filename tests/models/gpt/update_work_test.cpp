@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/models/plan/planned_parameters.h"
-
 namespace megatron {
 namespace {
 
@@ -28,9 +26,9 @@ class UpdateWorkTest : public testing::Test {
             .optimizer = optimizer_,
             .device = DeviceType::kCuda};
   }
-  UpdateWork work() const { return update_work(training(), 0); }
+  UpdateWork work() const { return update_work(training(), dry_iteration(training(), 0)); }
   double parameters() const {
-    return static_cast<double>(stage_layout(training(), stage_parameters(training(), 0)).numel);
+    return static_cast<double>(dry_iteration(training(), 0).num_trained);
   }
   double bytes_of_parameter() const { return work().device_bytes / parameters(); }
 
