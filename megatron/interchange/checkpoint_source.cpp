@@ -9,9 +9,10 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/core/error.h"
 #include "megatron/core/hub_cache.h"
+#include "megatron/core/parts.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/unzip.h"
-#include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/deepspeed.h"
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/hf/peft_folder.h"
@@ -85,8 +86,13 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
       o.has_fallback = lacks_fallback;
       break;
     case CheckpointFormat::kDeepSpeed:
-      o.contents = open_deepspeed_checkpoint(o.directory, fallback, o.parts);
-      o.has_fallback = !fallback.empty();
+      if constexpr (kHasDeepSpeed) {
+        o.contents = open_deepspeed_checkpoint(o.directory, fallback, o.parts);
+        o.has_fallback = !fallback.empty();
+      } else {
+        refuse_missing(o.directory.string() + ": the checkpoint format of DeepSpeed",
+                       "MG_DEEPSPEED");
+      }
       break;
     default:
       o.contents = open_checkpoint(o.directory);

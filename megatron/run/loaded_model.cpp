@@ -12,8 +12,9 @@
 #include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/parts.h"
 #include "megatron/interchange/checkpoint_source.h"
-#include "megatron/interchange/deepspeed/hf_module.h"
+#include "megatron/interchange/deepspeed.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
@@ -237,9 +238,11 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world, Take
     const TrainingArgs run = described_run(source.format(), contents);
     config = run.transformer;
     tokenizer = tokenizer_of_checkpoint(source.directory()).value_or(run.tokenizer);
-    const auto of_model = hf_config_folder(source.directory());
-    if (!names_tokenizer(tokenizer) && of_model) {
-      tokenizer = tokenizer_of_model(*of_model).value_or(tokenizer);
+    if constexpr (kHasDeepSpeed) {
+      const auto of_model = hf_config_folder(source.directory());
+      if (!names_tokenizer(tokenizer) && of_model) {
+        tokenizer = tokenizer_of_model(*of_model).value_or(tokenizer);
+      }
     }
   }
   if (names_tokenizer(choice.tokenizer)) {

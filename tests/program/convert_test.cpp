@@ -7,7 +7,7 @@
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
 #include "megatron/formats/zip.h"
-#include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/deepspeed.h"
 #include "megatron/interchange/megatron/files.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/shared_data.h"

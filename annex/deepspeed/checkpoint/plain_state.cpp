@@ -3,9 +3,9 @@
 #include <span>
 #include <utility>
 
+#include "annex/deepspeed/checkpoint/model_states.h"
+#include "annex/deepspeed/checkpoint/state.h"
 #include "megatron/checkpoint/contents.h"
-#include "megatron/interchange/deepspeed/model_states.h"
-#include "megatron/interchange/deepspeed/state.h"
 
 namespace megatron {
 namespace {

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/hf_module.h"
+#include "annex/deepspeed/checkpoint/hf_module.h"
 
 #include <gmock/gmock.h>
 
@@ -9,7 +9,7 @@
 #include "megatron/core/error.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_writer.h"
-#include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/deepspeed.h"
 #include "megatron/interchange/hf/names.h"
 #include "tests/support/message_of.h"
 #include "tests/support/source_path.h"

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/shards.h"
+#include "annex/deepspeed/checkpoint/shards.h"
 
 #include <fmt/format.h>
 

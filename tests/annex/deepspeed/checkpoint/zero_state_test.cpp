@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "annex/deepspeed/checkpoint/state.h"
 #include "megatron/checkpoint/contents.h"
 #include "megatron/core/error.h"
 #include "megatron/formats/safetensors.h"
-#include "megatron/interchange/deepspeed/reader.h"
-#include "megatron/interchange/deepspeed/state.h"
+#include "megatron/interchange/deepspeed.h"
 #include "tests/support/shared_data.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/names.h"
+#include "annex/deepspeed/checkpoint/names.h"
 
 #include <fmt/format.h>
 

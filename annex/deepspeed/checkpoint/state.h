@@ -3,8 +3,9 @@
 #include <map>
 #include <string>
 
+#include "annex/deepspeed/checkpoint/files.h"
 #include "megatron/core/arg_map.h"
-#include "megatron/interchange/deepspeed/files.h"
+#include "megatron/formats/stored_tensor.h"
 #include "megatron/interchange/megatron/files.h"
 
 // The optimizer's state of a model-parallel rank in a checkpoint of DeepSpeed.

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/hf_module.h"
+#include "annex/deepspeed/checkpoint/hf_module.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,10 @@
 #include <map>
 #include <memory>
 
+#include "annex/deepspeed/checkpoint/names.h"
 #include "megatron/core/error.h"
 #include "megatron/formats/sharded.h"
-#include "megatron/interchange/deepspeed/names.h"
+#include "megatron/interchange/deepspeed.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/source_settings.h"

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/interchange/parts.h"
 
+// Checkpoints of DeepSpeed. annex/deepspeed/checkpoint defines both functions: they are called only
+// where kHasDeepSpeed (core/parts.h).
 namespace megatron {
 
-// A checkpoint of DeepSpeed: a directory with the files of files.h, of a pipeline of BigScience's
+// A checkpoint of DeepSpeed: a directory with the files of its ranks, of a pipeline of BigScience's
 // Megatron-DeepSpeed or of a module with the names of Megatron-LM, in any stage of ZeRO and of any
 // number of ranks, with Adam's state. Or the universal checkpoint that ds_to_universal makes of
 // such a directory. Files are mapped; elements are read on demand, a parameter at a time.
@@ -21,5 +24,9 @@ namespace megatron {
 CheckpointContents open_deepspeed_checkpoint(const std::filesystem::path& directory,
                                              const ArgMap& fallback = {},
                                              Parts parts = Parts::kAll);
+
+// The folder of the config.json that belongs to a checkpoint of a model of transformers: its own,
+// or the one above, where transformers' Trainer saves it; none if there is none.
+std::optional<std::filesystem::path> hf_config_folder(const std::filesystem::path& checkpoint);
 
 }  // namespace megatron

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/files.h"
+#include "annex/deepspeed/checkpoint/files.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <optional>
 
+#include "annex/deepspeed/checkpoint/model_states.h"
 #include "megatron/core/error.h"
-#include "megatron/interchange/deepspeed/model_states.h"
 
 namespace megatron {
 namespace {

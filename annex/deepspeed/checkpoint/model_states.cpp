@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/model_states.h"
+#include "annex/deepspeed/checkpoint/model_states.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/universal.h"
+#include "annex/deepspeed/checkpoint/universal.h"
 
 #include <fmt/format.h>
 
@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "annex/deepspeed/checkpoint/hf_module.h"
+#include "annex/deepspeed/checkpoint/model_states.h"
+#include "annex/deepspeed/checkpoint/names.h"
+#include "annex/deepspeed/checkpoint/state.h"
 #include "megatron/core/error.h"
 #include "megatron/formats/safetensors.h"
-#include "megatron/interchange/deepspeed/hf_module.h"
-#include "megatron/interchange/deepspeed/model_states.h"
-#include "megatron/interchange/deepspeed/names.h"
-#include "megatron/interchange/deepspeed/state.h"
 #include "megatron/interchange/megatron/shard_parts.h"
 
 namespace megatron {

@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/deepspeed.h"
 
 #include <gmock/gmock.h>
 

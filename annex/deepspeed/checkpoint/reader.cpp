@@ -1,4 +1,4 @@
-#include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/deepspeed.h"
 
 #include <fmt/format.h>
 
@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "annex/deepspeed/checkpoint/files.h"
+#include "annex/deepspeed/checkpoint/hf_module.h"
+#include "annex/deepspeed/checkpoint/model_states.h"
+#include "annex/deepspeed/checkpoint/names.h"
+#include "annex/deepspeed/checkpoint/shards.h"
+#include "annex/deepspeed/checkpoint/state.h"
+#include "annex/deepspeed/checkpoint/universal.h"
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
-#include "megatron/interchange/deepspeed/files.h"
-#include "megatron/interchange/deepspeed/hf_module.h"
-#include "megatron/interchange/deepspeed/model_states.h"
-#include "megatron/interchange/deepspeed/names.h"
-#include "megatron/interchange/deepspeed/shards.h"
-#include "megatron/interchange/deepspeed/state.h"
-#include "megatron/interchange/deepspeed/universal.h"
 #include "megatron/interchange/megatron/completion.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/parameter_table.h"
