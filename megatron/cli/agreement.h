@@ -7,17 +7,9 @@
 #include <vector>
 
 #include "megatron/comm/group.h"
-#include "megatron/run/collectively.h"
-#include "megatron/settings/training_args.h"
+#include "megatron/settings/flag_table.h"
 
 namespace megatron::cli {
-
-// Returns if all ranks have the same resolved args and none has a problem with them. Otherwise
-// throws the same CommonConfigError on all ranks: the problems of all, each once, or the flags
-// whose values differ, with values and ranks. Settings that each host may choose for itself, such
-// as CPU threads, may differ.
-void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& problems,
-                      const comm::Group& world);
 
 // A command that all ranks run.
 struct CommonCommand {

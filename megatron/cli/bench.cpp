@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "megatron/cli/agreement.h"
 #include "megatron/cli/bench_generation.h"
 #include "megatron/cli/random_task.h"
 #include "megatron/cli/workloads.h"
@@ -26,6 +25,8 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
+#include "megatron/run/agreement.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"

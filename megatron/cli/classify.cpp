@@ -202,10 +202,10 @@ int train_classifier(std::span<const std::string> words, const comm::Group& worl
   });
   const auto data = collectively([&] { return read_data(flags, args, world); });
   collectively([&] { apply_data(flags, *data, replicas_of(args.parallel, world.size()), args); });
-  const Pretraining begun = begin_training(std::move(args), std::move(problems), world, started);
+  const PreparedRun begun = prepare_run(std::move(args), std::move(problems), world, started);
   check_memory(begun.args, world);
   ClassificationTask task(begun.args, begun.tokenizer, *data, {.keep_last = flags.keep_last});
-  TrainingRun run(begun.args, task, world, begun.started, begun.save_directory);
+  TrainingRun run(begun, task, world);
   run.load(begun.source);
   if (!begun.source.exists() && !flags.pretrained_checkpoint.empty()) {
     collectively([&] { load_pretrained(flags, begun.args, run); });

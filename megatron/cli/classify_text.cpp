@@ -13,6 +13,7 @@
 #include "megatron/cli/text_flags.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/bert.h"
+#include "megatron/run/collectively.h"
 #include "megatron/tasks/classification_data.h"
 
 namespace megatron::cli {

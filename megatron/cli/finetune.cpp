@@ -88,7 +88,7 @@ void drop_indexed_data(TrainingArgs& args) {
 }
 
 // The task that the training command of such a model has.
-std::unique_ptr<TrainTask> indexed_task(const Pretraining& begun) {
+std::unique_ptr<TrainTask> indexed_task(const PreparedRun& begun) {
   if (!begun.args.training.train_step.empty()) {
     return make_library_task(begun.args, begun.tokenizer);
   }
@@ -124,7 +124,7 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
   if (tuning.flags.megatron_dataset_flag) {
     collectively([&] { expect_data_files(tuning.args); });
     apply_indexed_data(tuning.flags, tuning.replicas, tuning.args);
-    const Pretraining begun = tuning.begin();
+    const PreparedRun begun = tuning.begin();
     const std::unique_ptr<TrainTask> task = indexed_task(begun);
     train(tuning, begun, *task, {});
   } else if (tuning.args.transformer.is_encoder_decoder()) {

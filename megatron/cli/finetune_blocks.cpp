@@ -57,7 +57,7 @@ std::shared_ptr<const BlockSplits> read_blocks(const FinetuneFlags& flags, const
 }
 
 // The task of --train-step.
-std::unique_ptr<FinetuneTask> library_task(const Pretraining& begun, const BlockSplits& data) {
+std::unique_ptr<FinetuneTask> library_task(const PreparedRun& begun, const BlockSplits& data) {
   std::unique_ptr<TrainTask> task = make_library_task(begun.args, begun.tokenizer, &data);
   auto* const finetuning = dynamic_cast<FinetuneTask*>(task.get());
   if (finetuning == nullptr) {
@@ -71,7 +71,7 @@ std::unique_ptr<FinetuneTask> library_task(const Pretraining& begun, const Block
 }
 
 // Trains the task and writes the perplexity of its last evaluation.
-void train_on(const Finetuning& tuning, const Pretraining& begun, const BlockSplits& data,
+void train_on(const Finetuning& tuning, const PreparedRun& begun, const BlockSplits& data,
               const Lengths& lengths, auto& task) {
   train(tuning, begun, task,
         {.before_training = [&] { print_summary(begun.args, data.train->num_blocks(), lengths); }});
@@ -86,7 +86,7 @@ void finetune_blocks(Finetuning& tuning) {
   const Lengths lengths = apply_samples(tuning.flags, data->train->num_blocks(),
                                         data->valid == nullptr ? 0 : data->valid->num_blocks(),
                                         tuning.replicas, tuning.args);
-  const Pretraining begun = tuning.begin();
+  const PreparedRun begun = tuning.begin();
   if (begun.args.transformer.is_encoder_only()) {
     MaskedBlocksTask task(begun.args, begun.tokenizer, *data);
     return train_on(tuning, begun, *data, lengths, task);

@@ -88,7 +88,7 @@ void finetune_classifier(Finetuning& tuning) {
   // The task evaluates when an epoch ends; the run itself never does.
   const int64_t num_train = data->task.train->num_samples();
   const Lengths lengths = apply_samples(tuning.flags, num_train, 0, tuning.replicas, tuning.args);
-  const Pretraining begun = tuning.begin();
+  const PreparedRun begun = tuning.begin();
   FinetuneClassifierTask task(begun.args, begun.tokenizer, data->task);
   const auto evaluate_rest = [&](const Progress& progress) {
     if (progress.iteration % lengths.epoch_iters != 0) {

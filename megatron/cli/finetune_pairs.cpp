@@ -100,7 +100,7 @@ void finetune_pairs(Finetuning& tuning) {
   const int64_t num_valid = data->valid == nullptr ? 0 : data->valid->num_pairs();
   const Lengths lengths =
       apply_samples(tuning.flags, num_train, num_valid, tuning.replicas, tuning.args);
-  const Pretraining begun = tuning.begin();
+  const PreparedRun begun = tuning.begin();
   TextPairsTask task(begun.args, begun.tokenizer, *data,
                      special_ids_of(*begun.tokenizer, tuning.origin.special_ids));
   train(tuning, begun, task,

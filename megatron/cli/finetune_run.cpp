@@ -95,7 +95,7 @@ void write_model(const Finetuning& tuning, const TrainingArgs& args, const Token
 }
 
 // The weights of a model, with the pooler that the files of a BERT may have beside another head.
-CheckpointContents model_contents(const Pretraining& begun) {
+CheckpointContents model_contents(const PreparedRun& begun) {
   const CheckpointSource& source = begun.source;
   if (source.hf() == nullptr) return source.contents(begun.args.settings);
   CheckpointContents contents =
@@ -105,7 +105,7 @@ CheckpointContents model_contents(const Pretraining& begun) {
 }
 
 // Starts from the weights of a model that may lack some of the task's modules, and have others.
-void load_model(const FinetuneHooks& hooks, const Pretraining& begun, TrainingRun& run) {
+void load_model(const FinetuneHooks& hooks, const PreparedRun& begun, TrainingRun& run) {
   const CheckpointContents contents = model_contents(begun);
   const StoredSection& weights = contents.sections.at(kWeightsSection);
   const auto belongs_to = [](std::string_view name, const std::string& module) {
@@ -168,7 +168,7 @@ void print_summary(const TrainingArgs& args, int64_t num_samples, const Lengths&
   log_info(fmt::format("  Total optimization steps = {}", lengths.train_iters));
 }
 
-void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
+void train(const Finetuning& tuning, const PreparedRun& begun, TrainTask& task,
            const FinetuneHooks& hooks) {
   const FinetuneFlags& flags = tuning.flags;
   const TrainingArgs& args = begun.args;
@@ -179,7 +179,7 @@ void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
     warn("--merge_lora has no effect: the model has no adapters");
   }
   check_memory(args, tuning.world);
-  TrainingRun run(args, task, tuning.world, begun.started, begun.save_directory);
+  TrainingRun run(begun, task, tuning.world);
   const bool resumes = !flags.resume_from_checkpoint.empty();
   if (args.transformer.is_encoder_only() && begun.source.exists() && !resumes) {
     collectively([&] { load_model(hooks, begun, run); });

@@ -27,8 +27,7 @@ struct Finetuning {
   std::vector<std::string> problems = {};
   int64_t replicas = 1;
 
-  // Resolves the args and begins the training, as begin_training() does.
-  Pretraining begin() const { return begin_training(args, problems, world, started); }
+  PreparedRun begin() const { return prepare_run(args, problems, world, started); }
 };
 
 // The files that the flags name: those of training, and those of evaluation if they have their own.
@@ -54,7 +53,7 @@ struct FinetuneHooks {
 };
 
 // Trains the task, and writes the result into --output_dir.
-void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
+void train(const Finetuning& tuning, const PreparedRun& begun, TrainTask& task,
            const FinetuneHooks& hooks);
 
 // Writes all_results.json into --output_dir, if there is one and this is the last rank.

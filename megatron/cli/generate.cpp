@@ -18,6 +18,7 @@
 #include "megatron/inference/generate.h"
 #include "megatron/inference/model_step.h"
 #include "megatron/inference/text_stream.h"
+#include "megatron/run/collectively.h"
 
 namespace megatron::cli {
 namespace {

@@ -8,7 +8,7 @@
 namespace megatron::cli {
 
 int pretrain_bert(std::span<const std::string> words, const comm::Group& world) {
-  return pretrain("pretrain-bert", ModelKind::kBert, words, world, [](const Pretraining& begun) {
+  return pretrain("pretrain-bert", ModelKind::kBert, words, world, [](const PreparedRun& begun) {
     return std::make_unique<BertTask>(begun.args, begun.tokenizer);
   });
 }

@@ -14,7 +14,7 @@ namespace {
 
 int pretrain_as(const std::string& command, std::span<const std::string> words,
                 const comm::Group& world) {
-  return pretrain(command, ModelKind::kGpt, words, world, [](const Pretraining& begun) {
+  return pretrain(command, ModelKind::kGpt, words, world, [](const PreparedRun& begun) {
     if (begun.args.transformer.retro.add_retriever) {
       throw ConfigError("--retro-add-retriever is for pretrain-retro; use that command");
     }

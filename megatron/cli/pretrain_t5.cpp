@@ -8,7 +8,7 @@
 namespace megatron::cli {
 
 int pretrain_t5(std::span<const std::string> words, const comm::Group& world) {
-  return pretrain("pretrain-t5", ModelKind::kT5, words, world, [](const Pretraining& begun) {
+  return pretrain("pretrain-t5", ModelKind::kT5, words, world, [](const PreparedRun& begun) {
     return std::make_unique<T5Task>(begun.args, begun.tokenizer);
   });
 }

@@ -22,6 +22,7 @@
 #include "megatron/core/terminate.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
+#include "megatron/run/collectively.h"
 #include "megatron/settings/training_args.h"
 
 namespace megatron::cli {

@@ -19,6 +19,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/run/collectively.h"
 #include "megatron/serve/chat_template.h"
 #include "megatron/serve/server.h"
 #include "megatron/training/signals.h"

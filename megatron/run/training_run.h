@@ -6,6 +6,7 @@
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
 #include "megatron/interchange/checkpoint_source.h"
+#include "megatron/run/prepared_run.h"
 #include "megatron/run/start.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
@@ -36,6 +37,8 @@ class TrainingRun {
   TrainingRun(const RunConfig& config, TrainTask& task, const comm::Group& world = {},
               Clock::time_point started = Clock::now(),
               std::shared_ptr<const SaveDirectory> save_directory = nullptr);
+  TrainingRun(const PreparedRun& prepared, TrainTask& task, const comm::Group& world = {})
+      : TrainingRun(prepared.args, task, world, prepared.started, prepared.save_directory) {}
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 

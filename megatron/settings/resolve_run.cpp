@@ -46,14 +46,18 @@ ActivationFlags activation_flags(const TransformerConfig& config) {
   return flags;
 }
 
-RunConfig resolved(const RunConfig& config, int64_t world_size) {
+TrainingArgs args_of(const RunConfig& config) {
   TrainingArgs args;
   const FlagTable flags = training_flags(args);  // for the defaults
   static_cast<RunConfig&>(args) = config;
   args.activation = activation_flags(config.transformer);
   args.given = flags.changed();
+  return args;
+}
+
+RunConfig resolved(const RunConfig& config, int64_t world_size) {
   std::vector<std::string> problems;
-  args = resolved(std::move(args), world_size, problems);
+  TrainingArgs args = resolved(args_of(config), world_size, problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
   if (!problems.empty()) throw ConfigError(problems);
   args.settings = arg_map(args);

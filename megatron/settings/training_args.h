@@ -60,8 +60,10 @@ inline TrainingArgs parsed_flags(std::span<const std::string> argv,
   return parsed_flags(argv, ModelKind(), problems);
 }
 
-// Completes the config of a program without a command line: fills all defaults and `settings`. A
-// field counts as given if it differs from its default. Throws ConfigError with all problems.
+// The config of a program without a command line as flags: a field counts as given if it differs
+// from its default.
+TrainingArgs args_of(const RunConfig& config);
+// Completes such a config: fills all defaults and `settings`. Throws ConfigError with all problems.
 RunConfig resolved(const RunConfig& config, int64_t world_size = 1);
 
 // The flags for the activations of a model. Throws Unsupported if no flags choose them.

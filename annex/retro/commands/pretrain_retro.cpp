@@ -8,7 +8,7 @@
 namespace megatron::cli {
 
 int pretrain_retro(std::span<const std::string> words, const comm::Group& world) {
-  return pretrain("pretrain-retro", ModelKind::kGpt, words, world, [](const Pretraining& begun) {
+  return pretrain("pretrain-retro", ModelKind::kGpt, words, world, [](const PreparedRun& begun) {
     return std::make_unique<RetroTask>(begun.args, begun.tokenizer);
   });
 }

@@ -58,7 +58,7 @@ int retro_finetune(std::span<const std::string> words, const comm::Group& world)
     found.push_back(std::move(problem));
   }
   apply_launcher_settings(args, world.size(), found);
-  const Pretraining begun = begin_training(std::move(args), std::move(found), world, started);
+  const PreparedRun begun = prepare_run(std::move(args), std::move(found), world, started);
 
   check_memory(begun.args, world);
   const TransformerConfig& model = begun.args.transformer;
@@ -69,7 +69,7 @@ int retro_finetune(std::span<const std::string> words, const comm::Group& world)
                      .fields = flags.fields(true),
                      .sample = resolved_sample_options(sample, model, *begun.tokenizer),
                      .answer_loss_only = flags.answer_loss_only});
-  TrainingRun run(begun.args, task, world, begun.started, begun.save_directory);
+  TrainingRun run(begun, task, world);
   run.load(begun.source);
   run.train();
   return 0;
