@@ -11,6 +11,7 @@
 #include "megatron/core/error.h"
 #include "megatron/models/gpt/gpt_task.h"
 #include "megatron/run/collectively.h"
+#include "megatron/run/prepared_run.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "tests/run/mock_gpt.h"
@@ -42,6 +43,26 @@ Tensor trained_weights(RunConfig config, bool loads = false) {
   if (loads) run.load();
   run.train();
   return copied(run.state().parameters.buffers().front().params);
+}
+
+TEST(TrainingRunTest, APreparedRunTrainsToTheSameBits) {
+  const Tensor want = trained_weights(tiny_gpt());
+  const CapturedStdout captured_out;
+  const PreparedRun prepared = prepare_run(tiny_gpt());
+  GptTask task(prepared.args, prepared.tokenizer);
+  TrainingRun run(prepared, task);
+  run.load(prepared.source);
+  run.train();
+  expect_identical(copied(run.state().parameters.buffers().front().params), want);
+}
+
+TEST(TrainingRunTest, PreparingReportsAllProblemsOfAConfig) {
+  RunConfig config = tiny_gpt();
+  config.transformer.num_attention_heads = 5;
+  config.optimizer.lr = -1;
+  const CapturedStdout captured_out;
+  EXPECT_THAT(message_of<ConfigError>([&] { prepare_run(config); }),
+              AllOf(HasSubstr("--num-attention-heads"), HasSubstr("--lr")));
 }
 
 TEST(TrainingRunTest, ResumesFromItsOwnCheckpointToTheSameBits) {

@@ -40,8 +40,8 @@ TEST(MicrobatchTest, AnEmptyOneHasUndefinedTensors) {
 TEST(MicrobatchTest, ReplacesDefinedTensorsInACopy) {
   const Microbatch batch =
       PairMicrobatch{.tokens = tensor_of(std::vector<int64_t>{3, 5}, {2}), .loss_mask = {}};
-  const Microbatch other = batch.mapped(
-      [](const Tensor& x) { return full(x.shape(), 1, DType::kFloat32, Stream{}); });
+  const Microbatch other =
+      batch.mapped([](const Tensor& x) { return full(x.shape(), 1, DType::kFloat32, Stream{}); });
   EXPECT_EQ(other.as<PairMicrobatch>().tokens.span<float>()[1], 1);
   EXPECT_FALSE(other.as<PairMicrobatch>().loss_mask.defined());
   EXPECT_EQ(batch.as<PairMicrobatch>().tokens.span<int64_t>()[0], 3);
