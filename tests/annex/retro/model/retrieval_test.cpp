@@ -15,19 +15,19 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kRows = 40;  // of the vocabulary
+constexpr int64_t kPromptRows = 40;  // of the vocabulary
 constexpr int64_t kEod = 36;
 constexpr int64_t kPositions = 24;
 constexpr int64_t kNeighborLength = 6;
 
-TransformerConfig retro_config(PositionEmbedding positions, RetroResidual residual) {
+TransformerConfig small_retro(PositionEmbedding positions, RetroResidual residual) {
   TransformerConfig c;
   c.num_layers = 3;
   c.hidden_size = 32;
   c.num_attention_heads = 4;
   c.seq_length = kPositions;
   c.max_position_embeddings = kPositions;
-  c.padded_vocab_size = kRows;
+  c.padded_vocab_size = kPromptRows;
   c.position_embedding_type = positions;
   c.hidden_dropout = c.attention_dropout = 0;
   c.init_method_std = 0.3;
@@ -49,7 +49,7 @@ std::vector<int32_t> some_ids(int64_t count, int32_t seed) {
   return ids;
 }
 
-PromptNeighbors some_neighbors() {
+PromptNeighbors neighbors_of_prompt() {
   const std::vector<int32_t> ids = some_ids(2 * kNeighborLength, 3);
   return {{ids.begin(), ids.end()}, kNeighborLength};
 }
@@ -97,15 +97,15 @@ class RetroGenerationTest
 
 TEST_P(RetroGenerationTest, EqualsALoopThatComputesAllTokensAnew) {
   const auto [positions, residual, length] = GetParam();
-  const TransformerConfig config = retro_config(positions, residual);
+  const TransformerConfig config = small_retro(positions, residual);
   const RetroModel model(config, Stream{});
   initialize(model, 5);
   const std::vector<int32_t> prompt = some_ids(length, 1);
-  const std::vector<int32_t> want = plain_loop(model, prompt, some_neighbors(), 64);
+  const std::vector<int32_t> want = plain_loop(model, prompt, neighbors_of_prompt(), 64);
   EXPECT_EQ(std::ssize(want), std::min(2 * length, kPositions));
-  EXPECT_EQ(generate_with_neighbors({model}, greedy(prompt), some_neighbors()).tokens, want);
+  EXPECT_EQ(generate_with_neighbors({model}, greedy(prompt), neighbors_of_prompt()).tokens, want);
   // The neighbours are not without effect.
-  PromptNeighbors others = some_neighbors();
+  PromptNeighbors others = neighbors_of_prompt();
   for (int64_t& token : others.tokens) token = 35 - token;
   if (length > 2) {
     EXPECT_NE(plain_loop(model, prompt, others, 64), want);
@@ -119,10 +119,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(RetroGenerationTest, EveryTensorParallelLayoutWritesTheSame) {
   const TransformerConfig config =
-      retro_config(PositionEmbedding::kLearnedAbsolute, RetroResidual::kPre);
+      small_retro(PositionEmbedding::kLearnedAbsolute, RetroResidual::kPre);
   const RetroModel whole(config, Stream{});
   initialize(whole, 5);
-  const auto want = generate_with_neighbors({whole}, greedy(some_ids(9, 1)), some_neighbors());
+  const auto want = generate_with_neighbors({whole}, greedy(some_ids(9, 1)), neighbors_of_prompt());
   comm::run_ranks(2, [&](const comm::Group& world) {
     ParallelConfig layout;
     layout.tensor_model_parallel_size = 2;
@@ -132,31 +132,31 @@ TEST(RetroGenerationTest, EveryTensorParallelLayoutWritesTheSame) {
     const RetroModel model(config, whole_model(config.num_layers), parallel.tensor, Stream{});
     initialize(model, 5);
     const auto got =
-        generate_with_neighbors({model, parallel}, greedy(some_ids(9, 1)), some_neighbors());
+        generate_with_neighbors({model, parallel}, greedy(some_ids(9, 1)), neighbors_of_prompt());
     EXPECT_EQ(got.tokens, want.tokens);
   });
 }
 
 TEST(RetroGenerationTest, EndsAtAStopTokenOrAfterSoMany) {
   const TransformerConfig config =
-      retro_config(PositionEmbedding::kLearnedAbsolute, RetroResidual::kPre);
+      small_retro(PositionEmbedding::kLearnedAbsolute, RetroResidual::kPre);
   const RetroModel model(config, Stream{});
   initialize(model, 5);
   Request request = greedy(some_ids(9, 1));
-  const auto all = generate_with_neighbors({model}, request, some_neighbors());
+  const auto all = generate_with_neighbors({model}, request, neighbors_of_prompt());
   EXPECT_FALSE(all.is_stopped);
   request.stop_tokens = {all.tokens[11]};
-  const auto stopped = generate_with_neighbors({model}, request, some_neighbors());
+  const auto stopped = generate_with_neighbors({model}, request, neighbors_of_prompt());
   EXPECT_TRUE(stopped.is_stopped);
   EXPECT_EQ(stopped.tokens.back(), all.tokens[11]);
   EXPECT_LE(stopped.tokens.size(), 12u);
   request.stop_tokens = {};
   request.max_new_tokens = 2;
-  EXPECT_EQ(generate_with_neighbors({model}, request, some_neighbors()).tokens.size(), 11u);
+  EXPECT_EQ(generate_with_neighbors({model}, request, neighbors_of_prompt()).tokens.size(), 11u);
 }
 
 TEST(RetroGenerationTest, RefusesAPromptWithoutRoom) {
-  const TransformerConfig config = retro_config(PositionEmbedding::kRope, RetroResidual::kPre);
+  const TransformerConfig config = small_retro(PositionEmbedding::kRope, RetroResidual::kPre);
   EXPECT_THAT(message_of<ConfigError>([&] { two_chunks(kPositions, config); }),
               testing::HasSubstr("a prompt of 24 tokens leaves no room for an answer"));
   EXPECT_THROW(two_chunks(0, config), ConfigError);
