@@ -194,7 +194,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
   if (stream.is_dry()) {
     if (!stream.is_cpu()) return;
     const Shape of_keys = {k.s, q.b, q.heads, q.d};
-    const cpu::Workspace scratch(cpu::attention_backward_workspace_bytes(of_keys, k.heads), stream);
+    const cpu::Scratch scratch(cpu::attention_backward_workspace_bytes(of_keys, k.heads), stream);
     return;
   }
   if (stream.is_cpu()) {

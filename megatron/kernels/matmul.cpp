@@ -27,7 +27,7 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
             ConstView bias, float beta, Stream stream) {
   expect_matmul_inputs(c, a, transpose_a, b, transpose_b, bias);
   if (stream.is_dry()) {
-    if (stream.is_cpu()) const cpu::Workspace scratch(cpu::gemm_workspace_bytes(c.dtype), stream);
+    if (stream.is_cpu()) const cpu::Scratch scratch(cpu::gemm_workspace_bytes(c.dtype), stream);
     return;
   }
   return dispatch<cpu::matmul, cuda::matmul>("matmul", c, a, transpose_a, b, transpose_b, bias,
