@@ -10,6 +10,7 @@
 #include <array>
 #include <condition_variable>
 #include <list>
+#include <map>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -72,11 +73,65 @@ void name_of_peer(const sockaddr_storage& address, socklen_t size, std::string& 
 
 }  // namespace
 
+// Connections that wait for their first request, or for the rest of a request. When all places are
+// taken, the one that has waited longest gives its place to a new connection.
+class HttpServer::PendingRequests {
+ public:
+  // Ends the connection that has waited longest with 429; its thread wakes. False if none waits.
+  bool evict_oldest() {
+    const std::lock_guard lock(mutex_);
+    const auto oldest = std::find_if(sockets_.begin(), sockets_.end(),
+                                     [](const auto& one) { return one.second != kEvicted; });
+    if (oldest == sockets_.end()) return false;
+    const socket_t socket = std::exchange(oldest->second, kEvicted);
+    const std::string answer = too_many_connections();
+    ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    ::shutdown(socket, SHUT_RDWR);
+    return true;
+  }
+
+ private:
+  friend class PendingRequest;
+  static constexpr socket_t kEvicted = -1;
+  std::mutex mutex_;
+  std::multimap<Clock::time_point, socket_t> sockets_;  // by the time at which each began to wait
+};
+
+// While it lives, its connection waits.
+class HttpServer::PendingRequest {
+ public:
+  PendingRequest(PendingRequests& requests, Clock::time_point began, socket_t socket)
+      : requests_(requests) {
+    const std::lock_guard lock(requests_.mutex_);
+    entry_ = requests_.sockets_.emplace(began, socket);
+  }
+  ~PendingRequest() {
+    const std::lock_guard lock(requests_.mutex_);
+    requests_.sockets_.erase(entry_);
+  }
+  PendingRequest(const PendingRequest&) = delete;
+  PendingRequest& operator=(const PendingRequest&) = delete;
+
+  bool is_evicted() const {
+    const std::lock_guard lock(requests_.mutex_);
+    return entry_->second == PendingRequests::kEvicted;
+  }
+
+ private:
+  PendingRequests& requests_;
+  std::multimap<Clock::time_point, socket_t>::iterator entry_;
+};
+
 // A socket whose reads share one deadline.
 class HttpServer::Connection final : public httplib::Stream {
  public:
-  Connection(socket_t fd, const HttpLimits& limits, ByteBudget& memory)
-      : fd_(fd), limits_(limits), memory_(memory) {}
+  Connection(socket_t fd, const HttpLimits& limits, ByteBudget& memory, PendingRequests& requests,
+             std::unique_ptr<PendingRequest> pending)
+      : fd_(fd),
+        limits_(limits),
+        requests_(requests),
+        pending_(std::move(pending)),
+        memory_(memory) {}
   ~Connection() override { end_memory(); }
 
   // Waits for the first byte of a request, until the connection has been idle too long.
@@ -89,12 +144,10 @@ class HttpServer::Connection final : public httplib::Stream {
     end_memory();
     while (begin_ == end_ && !is_ending) {
       const auto slice = std::min(idle_until, Clock::now() + std::chrono::milliseconds(100));
-      if (poll_until(fd_, POLLIN, slice)) {
-        if (!fill()) return false;
-      } else if (Clock::now() >= idle_until) {
-        return false;
-      }
+      if (is_first_request_ ? receive(slice) : poll_until(fd_, POLLIN, slice) && fill()) break;
+      if (is_closed_ || Clock::now() >= idle_until) return false;
     }
+    if (!std::exchange(is_first_request_, false)) request_began_ = Clock::now();
     read_until_ = Clock::now() + limits_.request_time;
     return begin_ != end_;
   }
@@ -112,7 +165,10 @@ class HttpServer::Connection final : public httplib::Stream {
     return poll_until(fd_, POLLOUT, Clock::now() + limits_.write_time) && !is_gone();
   }
   ssize_t read(char* to, size_t size) override {
-    if (begin_ == end_ && !(poll_until(fd_, POLLIN, read_until_) && fill())) return -1;
+    if (begin_ == end_ && !receive(read_until_)) {
+      pending_.reset();  // an answer may follow
+      return -1;
+    }
     const size_t count = std::min(size, end_ - begin_);
     if (!is_allowed({buffer_.data() + begin_, count})) return -1;
     std::copy_n(buffer_.data() + begin_, count, to);
@@ -204,15 +260,32 @@ class HttpServer::Connection final : public httplib::Stream {
     return !is_out_of_memory_;
   }
 
+  // Waits for bytes of an unfinished request; meanwhile the connection may lose its place.
+  bool receive(Clock::time_point deadline) {
+    if (pending_ == nullptr) {
+      if (poll_until(fd_, POLLIN, Clock::now())) return fill();
+      pending_ = std::make_unique<PendingRequest>(requests_, request_began_, fd_);
+    }
+    const bool is_ready = poll_until(fd_, POLLIN, deadline);
+    is_closed_ = pending_->is_evicted();
+    if (is_ready || is_closed_) pending_.reset();
+    return is_ready && !is_closed_ && fill();
+  }
   bool fill() {
     const ssize_t count = ::recv(fd_, buffer_.data(), buffer_.size(), 0);
     begin_ = 0;
     end_ = count > 0 ? static_cast<size_t>(count) : 0;
+    is_closed_ = count <= 0;
     return count > 0;
   }
 
   socket_t fd_;
   const HttpLimits& limits_;
+  PendingRequests& requests_;
+  std::unique_ptr<PendingRequest> pending_;
+  bool is_first_request_ = true;
+  bool is_closed_ = false;  // by its client, or because another connection has its place
+  Clock::time_point request_began_ = Clock::now();
   Clock::time_point read_until_;
   Head head_;  // of this request
   int64_t num_body_bytes_ = 0;
@@ -233,8 +306,7 @@ struct ServedConnection {
   std::mutex* large_body = nullptr;
   std::function<void()> give_memory_back;
   std::function<bool()> is_out_of_memory;
-  bool must_close = false;   // a part of the request was not read
-  bool is_refusing = false;  // this thread accepts connections and has one too many
+  bool must_close = false;  // a part of the request was not read
 };
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): see above
 thread_local ServedConnection served;
@@ -329,12 +401,12 @@ class HttpServer::Threads final : public httplib::TaskQueue {
  public:
   explicit Threads(HttpServer& server) : server_(server) {}
 
-  void enqueue(std::function<void()> work) override {
+  void enqueue(std::function<void()> work) override { work(); }  // calls take()
+  void take(socket_t socket) {
     join_ended();
-    if (server_.num_connections_ >= server_.limits_.max_connections || !start(work)) {
-      served.is_refusing = true;
-      work();
-      served.is_refusing = false;
+    const bool is_full = server_.num_connections_ >= server_.limits_.max_connections;
+    if ((is_full && !server_.pending_->evict_oldest()) || !start(socket)) {
+      server_.refusals_->take(socket);
     }
   }
   void shutdown() override {
@@ -349,12 +421,13 @@ class HttpServer::Threads final : public httplib::TaskQueue {
   using Place = std::list<std::thread>::iterator;
 
   // False if the system has no thread left.
-  bool start(const std::function<void()>& work) {
+  bool start(socket_t socket) {
+    auto pending = std::make_unique<PendingRequest>(*server_.pending_, Clock::now(), socket);
     const std::lock_guard lock(mutex_);  // the thread finds itself in the list when it ends
     const Place place = running_.emplace(running_.end());
     try {
-      *place = std::thread([this, place, work] {
-        work();
+      *place = std::thread([this, place, socket, pending = std::move(pending)]() mutable {
+        server_.serve_and_close(socket, std::move(pending));
         end(place);
       });
     } catch (const std::system_error&) {
@@ -391,8 +464,9 @@ HttpServer::HttpServer(const HttpLimits& limits)
     : limits_(limits),
       memory_(limits.max_request_memory > 0 ? limits.max_request_memory
                                             : 16 * limits.max_body_bytes),
-      refusals_(std::make_unique<Refusals>()) {
-  new_task_queue = [this] { return new Threads(*this); };
+      refusals_(std::make_unique<Refusals>()),
+      pending_(std::make_unique<PendingRequests>()) {
+  new_task_queue = [this] { return threads_ = new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
   set_tcp_nodelay(true);
   // What the answers say of the connection.
@@ -436,24 +510,24 @@ void HttpServer::give_memory_back() {
 
 bool HttpServer::is_out_of_memory() { return served.is_out_of_memory && served.is_out_of_memory(); }
 
-bool HttpServer::process_and_close_socket(socket_t socket) {
-  if (served.is_refusing) {
-    refusals_->take(socket);
-    return true;
-  }
+bool HttpServer::process_and_close_socket(socket_t socket) {  // on the thread that accepts
+  threads_->take(socket);
+  return true;
+}
+
+void HttpServer::serve_and_close(socket_t socket, std::unique_ptr<PendingRequest> pending) {
   try {
-    serve(socket);
+    serve(socket, std::move(pending));
   } catch (const std::exception& error) {  // of the library, outside of all handlers
     warn(fmt::format("a connection ends: {}", printable(error.what())));
   }
   served = {};
   ::shutdown(socket, SHUT_RDWR);
   ::close(socket);
-  return true;
 }
 
-void HttpServer::serve(socket_t socket) {
-  Connection connection(socket, limits_, memory_);
+void HttpServer::serve(socket_t socket, std::unique_ptr<PendingRequest> pending) {
+  Connection connection(socket, limits_, memory_, *pending_, std::move(pending));
   served.is_client_gone = [&] { return connection.is_gone(); };
   served.large_body = &large_body_;
   served.give_memory_back = [&] { connection.give_memory_back(); };

@@ -33,8 +33,10 @@ inline constexpr const char* kNoMemory =
 
 // cpp-httplib's server with a thread for each connection and its own way of reading: a client that
 // sends or takes bytes too slowly is given up after a time for the whole request, not for each
-// byte, and a handler can ask whether its client is still there. A connection too many is answered
-// with 429 at once, and so is one whose body is more than the memory of all requests holds.
+// byte, and a handler can ask whether its client is still there. Beyond max_connections a new
+// connection takes the place of the one that has waited longest for its first request, or for the
+// rest of a request, which ends with 429; if all others are answered or idle, the new one gets 429.
+// A body for which the memory of all requests has no room gets 429, too.
 class HttpServer final : public httplib::Server {
  public:
   explicit HttpServer(const HttpLimits& limits);
@@ -63,8 +65,11 @@ class HttpServer final : public httplib::Server {
   class Connection;
   class Threads;
   class Refusals;
+  class PendingRequest;
+  class PendingRequests;
   bool process_and_close_socket(socket_t socket) override;
-  void serve(socket_t socket);
+  void serve_and_close(socket_t socket, std::unique_ptr<PendingRequest> pending);
+  void serve(socket_t socket, std::unique_ptr<PendingRequest> pending);
 
   HttpLimits limits_;
   ByteBudget memory_;
@@ -72,6 +77,8 @@ class HttpServer final : public httplib::Server {
   std::atomic<bool> is_ending_ = false;
   std::atomic<int64_t> num_connections_ = 0;
   std::unique_ptr<Refusals> refusals_;
+  std::unique_ptr<PendingRequests> pending_;
+  Threads* threads_ = nullptr;  // the library's, while it listens
 };
 
 }  // namespace megatron::serve

@@ -132,6 +132,30 @@ TEST(HttpServerTest, TooManyConnectionsAreAnsweredWith429) {
   for (const auto& socket : crowd) EXPECT_THAT(socket->rest(), StartsWith("HTTP/1.1 429 "));
 }
 
+// Half-open connections do not keep others out: the oldest of them gives up its place.
+TEST(HttpServerTest, UnfinishedRequestsGiveUpTheirPlaces) {
+  ServerOptions options;
+  options.limits.max_connections = 4;
+  const RunningServer server(options);
+  const Socket busy(server.server->port());
+  busy.send(request_text("POST", "/v1/completions", kLong.dump()));
+  EXPECT_TRUE(becomes_true([&] { return server.service.state().running > 0; }));
+  std::vector<std::unique_ptr<Socket>> attackers;
+  for (const char* text :
+       {"", "GET /hea", "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{",
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{",
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+        "Content-Length: 9\r\n\r\n"}) {
+    for (int i = 0; i < 20; ++i) {
+      attackers.push_back(std::make_unique<Socket>(server.server->port()));
+      attackers.back()->send(text);
+    }
+    EXPECT_EQ(server.client()->Get("/health")->status, 200) << text;
+  }
+  EXPECT_THAT(attackers.front()->rest(), StartsWith("HTTP/1.1 429 Too Many Requests\r\n"));
+  EXPECT_THAT(busy.some(), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
 TEST(HttpServerTest, ARequestHasALimitOfTime) {
   const RunningServer server({}, {}, [](ServedModel& model) { model.request_time = 1ms; });
   EXPECT_EQ(server.post("/v1/completions", kLong)->status, 503);
