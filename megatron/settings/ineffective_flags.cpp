@@ -242,6 +242,8 @@ class IneffectiveFlags {
     warn_if(given("cuda_graph") && args_.training.cuda_graph &&
                 args_.training.device == DeviceChoice::kCpu,
             "--cuda-graph has no effect with --device cpu");
+    warn_if(given("allow_tf32") && args_.training.device == DeviceChoice::kCpu,
+            "--allow-tf32 has no effect with --device cpu");
     warn_if(args_.training.wandb_project.empty() &&
                 (given("wandb_exp_name") || given("wandb_save_dir")),
             "--wandb-exp-name and --wandb-save-dir have no effect without --wandb-project");
