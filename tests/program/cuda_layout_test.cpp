@@ -1,3 +1,7 @@
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "megatron/device/stream.h"
 #include "tests/program/layout_runs.h"
 
@@ -23,76 +27,101 @@ class CudaLayoutTest : public LayoutTest {
   }
 };
 
-TEST_F(CudaLayoutTest, EveryLayoutTrainsAsOneRank) {
-  const Layout layouts[] = {
-      {.tp = 2},
-      {.tp = 4, .sequence_parallel = true},
-      {.tp = 8, .sequence_parallel = true},
-      {.pp = 2},
-      {.pp = 4, .layers_a_chunk = 1},
-      {.dp = 2, .distributed_optimizer = true, .overlap = true},
-      {.dp = 8, .distributed_optimizer = true, .overlap = true},
-      {.cp = 2},
-      {.dp = 2, .zero_stage = 2},
-      {.dp = 4, .zero_stage = 3},
-      {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3},
-      {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
-  for (const bool is_llama_style : {false, true}) {
-    const Flags flags = wide_model(is_llama_style);
-    const std::string style = is_llama_style ? "llama_" : "gpt_";
-    const std::vector<Metrics> want = trained(flags, {}, style + "one");
+// In the styles of GPT and Llama.
+class CudaStyleTest : public CudaLayoutTest, public testing::WithParamInterface<bool> {
+ protected:
+  void expect_as_one_rank(const std::vector<Layout>& layouts) {
+    const Flags flags = wide_model(GetParam());
+    const std::vector<Metrics> want = trained(flags, {}, "one");
     ASSERT_GE(want.size(), 20u);
     for (const Layout& layout : layouts) {
-      const std::string name = style + name_of(layout);
-      expect_equal(trained(flags, layout, name), want, name);
+      expect_equal(trained(flags, layout, name_of(layout)), want, name_of(layout));
     }
   }
+};
+INSTANTIATE_TEST_SUITE_P(Styles, CudaStyleTest, testing::Bool(),
+                         [](const auto& style) { return style.param ? "llama" : "gpt"; });
+
+TEST_P(CudaStyleTest, ModelParallelLayoutsTrainAsOneRank) {
+  expect_as_one_rank({{.tp = 2},
+                      {.tp = 4, .sequence_parallel = true},
+                      {.tp = 8, .sequence_parallel = true},
+                      {.pp = 2},
+                      {.pp = 4, .layers_a_chunk = 1},
+                      {.cp = 2}});
 }
 
-TEST_F(CudaLayoutTest, EveryContextLayoutTrainsAsOneRank) {
-  for (const bool is_llama_style : {false, true}) {
-    const Flags dropping = wide_model(is_llama_style);
-    const Flags plain = dropping.with("--attention-dropout", "0").with("--hidden-dropout", "0");
-    const Flags documents = dropping.with("--reset-attention-mask").with("--reset-position-ids");
-    const std::string style = is_llama_style ? "llama_" : "gpt_";
-    for (const auto& [kind, flags] :
-         {std::pair{"dropping_", dropping}, {"plain_", plain}, {"documents_", documents}}) {
-      const std::vector<Metrics> want = trained(flags, {}, style + kind + "one");
-      for (const char* type : {"p2p", "all_gather", "a2a"}) {
-        for (const Layout& layout :
-             {Layout{.cp = 2, .cp_comm_type = type}, Layout{.cp = 4, .cp_comm_type = type},
-              Layout{.tp = 2, .sequence_parallel = true, .cp = 2, .cp_comm_type = type},
-              Layout{.pp = 2, .cp = 2, .cp_comm_type = type}}) {
-          const std::string name = style + kind + name_of(layout);
-          expect_equal(trained(flags, layout, name), want, name);
-        }
-      }
+TEST_P(CudaStyleTest, DataParallelLayoutsTrainAsOneRank) {
+  expect_as_one_rank({{.dp = 2, .distributed_optimizer = true, .overlap = true},
+                      {.dp = 8, .distributed_optimizer = true, .overlap = true},
+                      {.dp = 2, .zero_stage = 2},
+                      {.dp = 4, .zero_stage = 3}});
+}
+
+TEST_P(CudaStyleTest, MixedLayoutsTrainAsOneRank) {
+  expect_as_one_rank(
+      {{.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3},
+       {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}});
+}
+
+constexpr const char* kContextTypes[] = {"p2p", "all_gather", "a2a"};
+
+// Which keys a query sees: all earlier ones, some of them (dropout), or those of its document.
+Flags with_attention(const Flags& flags, const std::string& kind) {
+  if (kind == "plain") {
+    return flags.with("--attention-dropout", "0").with("--hidden-dropout", "0");
+  }
+  if (kind == "dropping") return flags;
+  return flags.with("--reset-attention-mask").with("--reset-position-ids");
+}
+const auto kAttentions = testing::Values("plain", "dropping", "documents");
+
+class CudaContextTest : public CudaLayoutTest,
+                        public testing::WithParamInterface<std::tuple<bool, std::string>> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaContextTest, testing::Combine(testing::Bool(), kAttentions),
+                         [](const auto& kind) {
+                           return std::string(std::get<0>(kind.param) ? "llama_" : "gpt_") +
+                                  std::get<1>(kind.param);
+                         });
+
+class CudaContextBf16Test : public CudaLayoutTest,
+                            public testing::WithParamInterface<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaContextBf16Test, kAttentions,
+                         [](const auto& kind) { return kind.param; });
+
+TEST_P(CudaContextTest, EveryContextLayoutTrainsAsOneRank) {
+  const auto& [is_llama_style, kind] = GetParam();
+  const Flags flags = with_attention(wide_model(is_llama_style), kind);
+  const std::vector<Metrics> want = trained(flags, {}, "one");
+  for (const char* type : kContextTypes) {
+    for (const Layout& layout :
+         {Layout{.cp = 2, .cp_comm_type = type}, Layout{.cp = 4, .cp_comm_type = type},
+          Layout{.tp = 2, .sequence_parallel = true, .cp = 2, .cp_comm_type = type},
+          Layout{.pp = 2, .cp = 2, .cp_comm_type = type}}) {
+      expect_equal(trained(flags, layout, name_of(layout)), want, name_of(layout));
     }
   }
 }
 
 // In 16 bits, with chunks that cuDNN and the kernels on tensor cores take.
-TEST_F(CudaLayoutTest, ContextRanksTrainAlikeInBf16) {
-  const Flags plain = wide_model(true)
-                          .with("--bf16")
-                          .with("--seq-length", "512")
-                          .with("--max-position-embeddings", "512")
-                          .with("--attention-dropout", "0")
-                          .with("--hidden-dropout", "0")
-                          .with("--eval-iters", "0")
-                          .with("--train-iters", "8");
-  const Flags dropping = plain.with("--attention-dropout", "0.1");
-  const Flags documents = dropping.with("--reset-attention-mask").with("--reset-position-ids");
-  for (const Flags& flags : {plain, dropping, documents}) {
-    const double want = trained(flags, {}, "one").back().at("lm loss");
-    for (const char* type : {"p2p", "all_gather", "a2a"}) {
-      for (const int cp : {2, 4}) {
-        const Layout layout{.cp = cp, .cp_comm_type = type};
-        const std::string name = name_of(layout);
-        const std::vector<Metrics> first = trained(flags, layout, name);
-        EXPECT_NEAR(first.back().at("lm loss"), want, 0.01) << name;
-        EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
-      }
+TEST_P(CudaContextBf16Test, RanksTrainAlike) {
+  const Flags flags = with_attention(wide_model(true)
+                                         .with("--bf16")
+                                         .with("--seq-length", "512")
+                                         .with("--max-position-embeddings", "512")
+                                         .with("--attention-dropout", "0.1")
+                                         .with("--hidden-dropout", "0")
+                                         .with("--eval-iters", "0")
+                                         .with("--train-iters", "8"),
+                                     GetParam());
+  const double want = trained(flags, {}, "one").back().at("lm loss");
+  for (const char* type : kContextTypes) {
+    for (const int cp : {2, 4}) {
+      const Layout layout{.cp = cp, .cp_comm_type = type};
+      const std::string name = name_of(layout);
+      const std::vector<Metrics> first = trained(flags, layout, name);
+      EXPECT_NEAR(first.back().at("lm loss"), want, 0.01) << name;
+      EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
     }
   }
 }
