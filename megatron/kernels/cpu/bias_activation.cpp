@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "megatron/core/parallel_for.h"
+#include "megatron/kernels/activation_math.h"
 #include "megatron/kernels/cpu/tiles.h"
 #include "megatron/kernels/cpu/vector_math.h"
 #include "megatron/kernels/elementwise.h"
@@ -10,55 +11,25 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Each activation has a value and a derivative; compilers vectorise loops over them.
-struct GeluTanh {
-  static float t(float x) { return fast_tanh(0.79788456f * x * fma(0.044715f * x, x, 1.0f)); }
-  static float value(float x) { return 0.5f * x * (1.0f + t(x)); }
-  static float derivative(float x) {
-    const float tanh = t(x);
-    return 0.5f * x * (1.0f - tanh * tanh) * fma(0.1070322243f * x, x, 0.79788456f) +
-           0.5f * (1.0f + tanh);
-  }
-};
+// Elementary functions for activations; compilers vectorise loops over them.
+struct ActivationMath {
+  static float fma(float a, float b, float c) { return cpu::fma(a, b, c); }
+  static float exp(float x) { return fast_exp(x); }
+  static float erf(float x) { return fast_erf(x); }
+  static float sigmoid(float x) { return fast_sigmoid(x); }
 
-// The inverse of the square root in erf(x / sqrt(2)); kRoot chooses ONNX's 1.41421.
-template <int kRoot>
-struct GeluErf {
-  static constexpr float kInverse =
-      kRoot == 2 ? 0.70710678118654752f : static_cast<float>(1.0 / 1.41421);
-  static constexpr float kDensity = 1.12837916709551257f * kInverse;  // 2 / sqrt(pi) / root
-  static float value(float x) { return 0.5f * x * (1.0f + fast_erf(x * kInverse)); }
-  static float derivative(float x) {
-    const float u = x * kInverse;
-    return 0.5f * (1.0f + fast_erf(u)) + 0.5f * kDensity * x * fast_exp(-u * u);
-  }
+  struct GeluTanh {
+    static float t(float x) {
+      return fast_tanh(0.79788456f * x * cpu::fma(0.044715f * x, x, 1.0f));
+    }
+    static float value(float x) { return 0.5f * x * (1.0f + t(x)); }
+    static float derivative(float x) {
+      const float tanh = t(x);
+      return 0.5f * x * (1.0f - tanh * tanh) * cpu::fma(0.1070322243f * x, x, 0.79788456f) +
+             0.5f * (1.0f + tanh);
+    }
+  };
 };
-
-struct SquaredRelu {
-  static float value(float x) { return x > 0 ? x * x : 0.0f; }
-  static float derivative(float x) { return x > 0 ? 2 * x : 0.0f; }
-};
-
-struct Relu {
-  static float value(float x) { return x > 0 ? x : 0.0f; }
-  static float derivative(float x) { return x > 0 ? 1.0f : 0.0f; }
-};
-
-struct Silu {
-  static float value(float x) { return x * fast_sigmoid(x); }
-  static float derivative(float x) {
-    const float s = fast_sigmoid(x);
-    return s * fma(x, 1.0f - s, 1.0f);
-  }
-};
-
-struct Identity {
-  static float value(float x) { return x; }
-  static float derivative(float) { return 1.0f; }
-};
-
-// The half that the function of a gated activation applies to.
-enum class Gate { kNone, kFirstHalf, kSecondHalf };
 
 template <class Function, Gate kGate>
 struct Kernel {
@@ -129,35 +100,6 @@ struct Kernel {
   }
 };
 
-// Calls f.operator()<Function, Gate>() for the activation.
-template <class F>
-void dispatch(Activation activation, const F& f) {
-  switch (activation) {
-    case Activation::kGeluTanh:
-      return f.template operator()<GeluTanh, Gate::kNone>();
-    case Activation::kGeluErf:
-      return f.template operator()<GeluErf<2>, Gate::kNone>();
-    case Activation::kGeluOnnx:
-      return f.template operator()<GeluErf<0>, Gate::kNone>();
-    case Activation::kSquaredRelu:
-      return f.template operator()<SquaredRelu, Gate::kNone>();
-    case Activation::kRelu:
-      return f.template operator()<Relu, Gate::kNone>();
-    case Activation::kSwiglu:
-      return f.template operator()<Silu, Gate::kFirstHalf>();
-    case Activation::kGeglu:
-      return f.template operator()<GeluErf<2>, Gate::kSecondHalf>();
-    case Activation::kLiglu:
-      return f.template operator()<Identity, Gate::kSecondHalf>();
-    case Activation::kReglu:
-      return f.template operator()<Relu, Gate::kSecondHalf>();
-    case Activation::kSwigluSecond:
-      return f.template operator()<Silu, Gate::kSecondHalf>();
-    case Activation::kGegluTanh:
-      return f.template operator()<GeluTanh, Gate::kSecondHalf>();
-  }
-}
-
 void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activation) {
   const int64_t width = y.size(1) * (is_gated(activation) ? 2 : 1);
   expect_shape(x.shape, {y.size(0), width}, "bias_activation: x");
@@ -173,7 +115,7 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
   const TileReader x_tiles(x, kWho);
   const TileReader bias_tiles(bias, kWho);
   const TileWriter out(y, kWho);
-  dispatch(activation, [&]<class Function, Gate kGate>() {
+  dispatch_activation<ActivationMath>(activation, [&]<class Function, Gate kGate>() {
     const Kernel<Function, kGate> kernel{x_tiles, bias_tiles, y.size(1)};
     parallel_for(y.size(0), row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) kernel.forward(out, row);
@@ -191,7 +133,7 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
   const TileReader bias_tiles(bias, kWho);
   const TileReader dy_tiles(dy, kWho);
   const TileWriter out(dx, kWho);
-  dispatch(activation, [&]<class Function, Gate kGate>() {
+  dispatch_activation<ActivationMath>(activation, [&]<class Function, Gate kGate>() {
     const Kernel<Function, kGate> kernel{x_tiles, bias_tiles, dy.size(1)};
     parallel_for(dy.size(0), row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) kernel.backward(out, dy_tiles, row);
