@@ -1,6 +1,7 @@
 #include "annex/corpus/shingles.h"
 
 #include <algorithm>
+#include <compare>
 #include <string>
 
 #include "megatron/tokenizers/unicode_text.h"
@@ -25,9 +26,9 @@ double similarity(std::span<const Shingle> a, std::span<const Shingle> b, Jaccar
   size_t common = 0;
   for (size_t i = 0, k = 0; i < a.size() && k < b.size();) {
     const auto order = a[i] <=> b[k];
-    if (order == 0) ++common;
-    if (order <= 0) ++i;
-    if (order >= 0) ++k;
+    if (std::is_eq(order)) ++common;
+    if (std::is_lteq(order)) ++i;
+    if (std::is_gteq(order)) ++k;
   }
   size_t whole = a.size() + b.size() - common;
   if (kind == Jaccard::kMin) whole = std::min(a.size(), b.size());

@@ -12,6 +12,7 @@ namespace megatron::corpus {
 struct Shingle {
   uint64_t first_three = 0;
   uint64_t last_two = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of the comparison for one
   auto operator<=>(const Shingle&) const = default;
 };
 

@@ -301,7 +301,7 @@ std::array<std::string, 2> csv_lines(const nlohmann::ordered_json& report) {
       add(name, value);
       continue;
     }
-    for (const auto& [part, number] : value.items()) add(name + "." + part, number);
+    for (const auto& [part, number] : value.items()) add(fmt::format("{}.{}", name, part), number);
   }
   return lines;
 }

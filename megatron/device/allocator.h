@@ -112,6 +112,7 @@ class CachingAllocator {
   struct Kind {
     int pool = 0;
     bool is_small = false;
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of the comparison for one
     auto operator<=>(const Kind&) const = default;
   };
 

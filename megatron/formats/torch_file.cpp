@@ -44,7 +44,7 @@ void gather(std::byte* to, const std::byte* from, const PyTensor& tensor, int ax
 TorchFile::TorchFile(const std::filesystem::path& path, const PickleOptions& options)
     : TorchFile(std::make_shared<const MappedFile>(path), options) {}
 
-TorchFile::TorchFile(std::shared_ptr<const MappedFile> file, const PickleOptions& options)
+TorchFile::TorchFile(const std::shared_ptr<const MappedFile>& file, const PickleOptions& options)
     : TorchFile(file, file->bytes(), options) {}
 
 TorchFile::TorchFile(std::shared_ptr<const MappedFile> file, std::span<const std::byte> bytes,

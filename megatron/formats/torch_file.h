@@ -41,7 +41,7 @@ class TorchFile {
   FileElements elements(const PyTensor& tensor) const;
 
  private:
-  TorchFile(std::shared_ptr<const MappedFile> file, const PickleOptions& options);
+  TorchFile(const std::shared_ptr<const MappedFile>& file, const PickleOptions& options);
   void open_zip(const PickleOptions& options);
   void open_stream(const PickleOptions& options);
   std::span<const std::byte> checked_storage(const PyTensor& tensor) const;

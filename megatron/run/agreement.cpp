@@ -87,6 +87,7 @@ std::string difference(const std::string& flag, const std::vector<std::string>& 
     }
   }
   std::vector<std::string> parts;
+  parts.reserve(groups.size());
   for (const auto& [value, ranks] : groups) {
     parts.push_back(fmt::format("{} on {}", value, names_of(ranks, hosts)));
   }
@@ -124,8 +125,10 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
     const Flag* const flag = flags.find(name);
     if (flag == nullptr) continue;  // derived from other settings
     std::vector<std::string> values;
-    for (const nlohmann::json& rank : all)
+    values.reserve(all.size());
+    for (const nlohmann::json& rank : all) {
       values.push_back(rank.at("settings").value(name, "None"));
+    }
     const bool differ = std::any_of(values.begin(), values.end(),
                                     [&](const std::string& value) { return value != values[0]; });
     if (differ) found.push_back(difference(flag->names[0], values, hosts));

@@ -40,7 +40,8 @@ class BpeMerges {
  private:
   // kNoRank if the pair is not listed. REQUIRES: both are at most kMaxNumber + 1.
   int32_t rank_of(int32_t left, int32_t right) const {
-    if (((left | right) & ~255) == 0) return small_ranks_[static_cast<size_t>(left * 256 + right)];
+    if (((left | right) & ~255) == 0)
+      return small_ranks_[static_cast<size_t>(left) * 256 + static_cast<size_t>(right)];
     return listed_rank_of(left, right);
   }
   int32_t listed_rank_of(int32_t left, int32_t right) const;
