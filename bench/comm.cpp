@@ -72,7 +72,7 @@ double recorded_seconds_of(const Group& world, Stream stream, const F& call) {
   });
   return seconds_of(world, stream, int64_t{1} << 20,
                     [&] {
-                      meet_for_launch(world, stream);
+                      launch_barrier(world, stream);
                       graph.launch();
                     }) /
          kCalls;

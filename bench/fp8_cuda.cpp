@@ -14,9 +14,9 @@
 #include "megatron/kernels/random.h"
 #include "megatron/tensor/tensor.h"
 
-// What FP8 gains and costs, linear layer by linear layer: each product of a training step in bf16
-// and in FP8, and the passes that quantise. Normal random factors;
-// algorithms are searched as in training.
+// Speed-up and overhead of FP8, for each linear layer: each product of a training step in bf16 and
+// in FP8, and the passes that quantise. Normal random factors; algorithms are searched as in
+// training.
 namespace megatron {
 namespace {
 

@@ -8,9 +8,8 @@
 
 namespace megatron::frontends {
 
-// Accelerate's configuration of a cluster: what `accelerate config` asks for and `accelerate
-// launch` reads. `values` has every key of the schema; nulls and empty maps stand for what is not
-// set.
+// Accelerate's cluster configuration, written by `accelerate config` and read by `accelerate
+// launch`. `values` has every key of the schema; null or an empty map if it is not set.
 struct ClusterConfig {
   nlohmann::json values;
 
@@ -25,14 +24,14 @@ struct ClusterConfig {
 // The config in which only defaults are set; `distributed_type` and `num_processes` are null.
 ClusterConfig default_cluster_config();
 
-// Completes what a file says. Accepts the keys of all versions, numbers written as text, the YAML
-// 1.1 booleans in `mixed_precision` and `distributed_type`, and the older keys `fp16` and
+// Completes the contents of a file. Accepts the keys of all versions, numbers written as text, the
+// YAML 1.1 booleans in `mixed_precision` and `distributed_type`, and the older keys `fp16` and
 // `dynamo_backend`. Throws FormatError with every problem, one sentence each. Keys that no version
 // has are problems if `is_strict`, otherwise warnings.
 ClusterConfig cluster_config_of(const nlohmann::json& file, const std::string& source,
                                 bool is_strict, std::vector<std::string>& warnings);
 
-// What is wrong with the numbers of a complete config, one sentence each.
+// Problems of the numbers in a complete config, one sentence each.
 std::vector<std::string> problems(const ClusterConfig& config);
 
 // The text of the file that a version writes.

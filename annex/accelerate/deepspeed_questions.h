@@ -11,7 +11,7 @@ namespace megatron::frontends {
 nlohmann::json ask_for_deepspeed(Prompt& prompt, AccelerateVersion version,
                                  bool has_several_machines);
 
-// Whether the JSON file that the map names chooses fp16 or bf16.
+// True if the JSON file named in the map selects fp16 or bf16.
 bool names_precision(const nlohmann::json& deepspeed_config);
 
 }  // namespace megatron::frontends

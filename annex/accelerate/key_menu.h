@@ -7,7 +7,8 @@
 
 namespace megatron::frontends {
 
-// A menu of which a row is marked, and the keys that move the mark. Without a terminal, for tests.
+// A menu with a selected row, and the keys that move the selection; independent of a terminal, for
+// tests.
 class KeyMenu {
  public:
   KeyMenu(size_t rows, size_t initial) : rows_(rows), row_(initial) {}

@@ -108,7 +108,7 @@ class Planner {
   bool is_on(const char* name) const { return options_.is_on(name); }
   std::string typed(const char* name) const { return options_.texts.at(name); }
 
-  // Of the typed option, else of the file; empty if neither has it.
+  // The value of the option, else of the file; empty if neither has it.
   std::string text(const char* name) const {
     if (options_.is_typed(name)) return typed(name);
     if (!config_ || config_->values.at(name).is_null()) return "";

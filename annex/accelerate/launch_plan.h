@@ -13,7 +13,7 @@ namespace megatron::frontends {
 
 enum class LaunchKind { kSimple, kMultiDevice, kMegatron, kDeepSpeed, kFsdp };
 
-// What this machine has.
+// Resources of this machine.
 struct ThisMachine {
   int64_t num_gpus = 0;
   int64_t num_cores = 1;        // physical ones
@@ -35,9 +35,9 @@ struct LaunchPlan {
   int64_t processes_per_machine() const { return num_processes / num_machines; }
 };
 
-// Typed options win over the file, the file over defaults. Compat: with --compat 1.0 the maps of
-// the file win over typed options, and `same_network`, `rdzv_backend` and `enable_cpu_affinity` of
-// the file have no effect, as in Accelerate 1.0. Throws ConfigError with every problem.
+// Options override the file, the file overrides defaults. Compat: with --compat 1.0 the maps of the
+// file override options, and `same_network`, `rdzv_backend` and `enable_cpu_affinity` of the file
+// have no effect, as in Accelerate 1.0. Throws ConfigError with every problem.
 LaunchPlan launch_plan(const LaunchOptions& options, const std::optional<ClusterConfig>& config,
                        const ThisMachine& machine);
 

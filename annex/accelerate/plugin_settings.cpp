@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::string_view kPrefix = "megatron_lm_";
 constexpr const char* kOther = "other_megatron_args";
 
-// Those of the questionnaire travel in variables of their own (launch_plan.cpp).
+// Settings of the questionnaire have their own variables (launch_plan.cpp).
 constexpr std::array<std::string_view, 7> kAsked = {"tp_degree",
                                                     "pp_degree",
                                                     "gradient_clipping",

@@ -12,13 +12,13 @@ namespace megatron::frontends {
 inline constexpr const char* kPluginVariable = "MEGATRON_LM_OTHER_ARGS";
 
 // The fields of Accelerate's MegatronLMPlugin in a megatron_lm_config, apart from the seven that
-// the questionnaire asks for: Megatron-LM's settings by their names (with megatron_lm_ before them
-// or not), and the map other_megatron_args, which wins. Appends a sentence for each key without
-// effect.
+// the questionnaire asks for: Megatron-LM's settings by their names (with or without the prefix
+// megatron_lm_), and the map other_megatron_args, which takes precedence. Appends a sentence for
+// each key without effect.
 nlohmann::json plugin_settings(const nlohmann::json& megatron_lm_config,
                                std::vector<std::string>& warnings);
 
-// Applies them to the flags of a training program. Knows the documents' words for positions
+// Applies them to the flags of a training program. Accepts the documents' names for positions
 // (absolute, rotary) and heads (attention_head_type multihead, multiquery). Problems are appended,
 // one sentence each.
 void apply_plugin_settings(const std::string& text, OverrideSettings& settings,

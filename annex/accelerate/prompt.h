@@ -10,8 +10,8 @@
 
 namespace megatron::frontends {
 
-// Asks questions on standard output and reads the answers, a line each. An answer that does not fit
-// is asked for again. At the end of the answers every question throws ConfigError that names it.
+// Asks questions on standard output and reads one line per answer. Repeats the question after an
+// invalid answer. At the end of the input every question throws ConfigError, which names it.
 class Prompt {
  public:
   // `has_keys`: a terminal, where arrow keys move through a menu.
@@ -19,7 +19,7 @@ class Prompt {
 
   // An empty answer is `initial`; if there is none, the question is asked again.
   std::string text(const std::string& question, const std::optional<std::string>& initial = {});
-  // Takes an empty answer as it is.
+  // Accepts an empty answer.
   std::string any_text(const std::string& question);
   int64_t integer(const std::string& question, const std::optional<int64_t>& initial = {});
   double number(const std::string& question, double initial);

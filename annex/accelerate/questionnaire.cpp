@@ -161,7 +161,7 @@ class Questionnaire {
     dynamo["dynamo_use_dynamic"] = prompt_.yes("Compile for changing shapes?", false);
   }
 
-  // What divides the work among GPUs.
+  // Asks for the engine that distributes the work over GPUs.
   void ask_engine() {
     if (type() == "MULTI_CPU") return;
     if (prompt_.yes("Use DeepSpeed?", false)) {

@@ -132,7 +132,7 @@ json value_of(const YAML::Node& node, int64_t& num_values) {
   return nullptr;
 }
 
-// Whether PyYAML writes the text without quotes, as far as its characters decide.
+// True if PyYAML writes the text without quotes, judging by its characters.
 bool is_plain(const std::string& text) {
   if (text.empty() || text.front() == ' ' || text.back() == ' ') return false;
   if (text.starts_with("---") || text.starts_with("...")) return false;

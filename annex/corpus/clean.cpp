@@ -78,7 +78,7 @@ class Cleaner {
   std::vector<int32_t> ids_;
 };
 
-// Does the text have "javascript", in any case?
+// True if the text contains "javascript", in any case.
 bool has_javascript(std::u32string_view text) {
   return lower_case(text).find(U"javascript") != std::u32string::npos;
 }

@@ -12,7 +12,7 @@
 
 namespace megatron::corpus {
 
-// Where the texts of documents are while they are compared.
+// Storage of the documents' texts during comparison.
 class TextStore {
  public:
   virtual ~TextStore() = default;

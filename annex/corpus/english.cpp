@@ -10,8 +10,8 @@
 namespace megatron::corpus {
 namespace {
 
-constexpr double kLeastLetters = 0.8;  // A to Z, of all letters
-constexpr double kLeastWords = 0.08;   // frequent ones, of all words
+constexpr double kMinLetters = 0.8;  // A to Z, of all letters
+constexpr double kMinWords = 0.08;   // frequent ones, of all words
 constexpr int64_t kFewWords = 20;
 
 // Sorted. Words of other languages are missing: "in" and "was" are German, "is" and "of" Dutch,
@@ -35,7 +35,7 @@ bool is_english(std::u32string_view text) {
     ++letters;
     if (c < 0x80) ++basic_letters;
   }
-  if (static_cast<double>(basic_letters) < kLeastLetters * static_cast<double>(letters)) {
+  if (static_cast<double>(basic_letters) < kMinLetters * static_cast<double>(letters)) {
     return false;
   }
   const Words words = words_of(text);
@@ -43,7 +43,7 @@ bool is_english(std::u32string_view text) {
     return std::ranges::binary_search(kFrequentWords, std::string_view(word));
   });
   if (words.count() < kFewWords) return frequent > 0;
-  return static_cast<double>(frequent) >= kLeastWords * static_cast<double>(words.count());
+  return static_cast<double>(frequent) >= kMinWords * static_cast<double>(words.count());
 }
 
 }  // namespace megatron::corpus

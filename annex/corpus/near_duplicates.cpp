@@ -15,7 +15,7 @@
 namespace megatron::corpus {
 namespace {
 
-constexpr double kLeastSimilarity = 0.5;  // of a recorded pair, exclusive
+constexpr double kMinSimilarity = 0.5;  // of a recorded pair, exclusive
 
 // A document on its way from its line to Documents.
 struct Fingerprinted {
@@ -150,7 +150,7 @@ class BucketSearch {
       const double similar =
           similarity(main_shingles, shingles_of(documents_.text(other)), config_.jaccard);
       ++bucket.compared;
-      if (!(similar > kLeastSimilarity)) return false;
+      if (!(similar > kMinSimilarity)) return false;
       ++bucket.pairs;
       if (!found.empty()) found += ", ";
       found += fmt::format("{{{}: {}}}", json_text(documents_.id(other)), python_repr(similar));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "megatron/core/start_threads.h"
-#include "megatron/data/turnstile.h"
+#include "megatron/data/ordered_section.h"
 
 namespace megatron::corpus {
 
@@ -25,7 +25,7 @@ void work_in_order(int64_t threads, const std::function<bool(Item&)>& next,
                    const std::function<void(Item&)>& take, std::string_view purpose) {
   std::mutex next_mutex;
   int64_t next_number = 0;
-  Turnstile turnstile;
+  OrderedSection section;
   std::mutex failure_mutex;
   std::exception_ptr failure;
   const auto take_number = [&](Item& item, int64_t& number) {
@@ -41,12 +41,12 @@ void work_in_order(int64_t threads, const std::function<bool(Item&)>& next,
       int64_t number = 0;
       while (take_number(item, number)) {
         work(item);
-        if (!turnstile.pass(number, [&] { take(item); })) return;
+        if (!section.run(number, [&] { take(item); })) return;
       }
     } catch (...) {
       const std::lock_guard lock(failure_mutex);
       if (!failure) failure = std::current_exception();
-      turnstile.break_down();
+      section.abort();
     }
   };
   std::vector<std::thread> others = start_threads(threads - 1, work_off, purpose);

@@ -10,7 +10,7 @@
 namespace megatron::corpus {
 namespace {
 
-constexpr int kMostDecodings = 3;
+constexpr int kMaxDecodings = 3;
 constexpr size_t kLongestSequence = 4;  // bytes of UTF-8
 
 // The characters of bytes 0x80 to 0x9F in Windows-1252; 0: none, Latin-1's control character.
@@ -56,7 +56,7 @@ Decoded decoded_at(std::u32string_view text, size_t at) {
   return {c.value, length, lead};
 }
 
-// Does the sequence count by itself?
+// True if the sequence is sufficient evidence by itself.
 bool is_certain(const Decoded& found) { return found.length > 2 || found.lead <= 0xC5; }
 bool is_greek_or_cyrillic(const Decoded& found) {
   return found.length == 2 &&
@@ -129,7 +129,7 @@ void append_plain(std::u32string& out, char32_t c) {
 
 std::u32string repaired(std::u32string_view text) {
   std::u32string decoded = without_terminal_codes(text);
-  for (int i = 0; i < kMostDecodings; ++i) decoded = decoded_again(decoded);
+  for (int i = 0; i < kMaxDecodings; ++i) decoded = decoded_again(decoded);
   std::u32string plain;
   for (size_t i = 0; i < decoded.size(); ++i) {
     const bool is_half = decoded[i] == U'\r' && i + 1 < decoded.size() && decoded[i + 1] == U'\n';

@@ -28,7 +28,7 @@ constexpr size_t kMaxTextBytes = 20480;
 constexpr double kToxic = 0.5;
 constexpr double kUnscored = -1;
 
-// What the scorer sees of a text; empty for a blank one.
+// The input of the scorer for a text; empty for a blank one.
 std::string text_to_score(std::string text) {
   for (size_t at; (at = text.find(kEndOfText)) != std::string::npos;) {
     text.erase(at, kEndOfText.size());
@@ -42,7 +42,7 @@ std::string text_to_score(std::string text) {
   return text;
 }
 
-// What is read of an annotated line.
+// The parsed contents of an annotated line.
 struct Scored {
   std::string problem;
   std::string line;

@@ -40,7 +40,7 @@ AnnotateCounts annotate_toxicity(const std::filesystem::path& input,
                                  const std::filesystem::path& output, const RunOptions& options,
                                  const AnnotateOptions& annotate);
 
-// Of the toxicity of some texts.
+// Statistics of the toxicity of some texts.
 struct ToxicityRange {
   int64_t texts = 0;
   double mean = 0;
@@ -61,7 +61,8 @@ struct LeastToxic {
 LeastToxic keep_least_toxic(const std::filesystem::path& input, const std::filesystem::path& output,
                             double fraction, uint32_t seed, const RunOptions& options);
 
-// Of several continuations of each of some prompts. A continuation without a score counts as -1.
+// Statistics over several continuations of each prompt. A continuation without a score counts as
+// -1.
 struct PromptToxicity {
   int64_t prompts = 0;
   double expected_maximum = 0;  // mean over the prompts of the most toxic continuation

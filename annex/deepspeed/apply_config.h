@@ -9,11 +9,10 @@
 
 namespace megatron::frontends {
 
-// Applies the flags of Megatron-DeepSpeed that stand for other flags: --deepspeed_config,
-// --train-tokens, --skip-train-iteration-range. Call it before the flags are
-// resolved. The batch sizes and the precision must agree with the flags that are given; the loss
-// scale and the clipping are the file's (as in Megatron-DeepSpeed), with a warning for each flag
-// that changes. All contradictions are one problem each.
+// Translates flags of Megatron-DeepSpeed to equivalent ones: --deepspeed_config, --train-tokens,
+// --skip-train-iteration-range. Call it before the flags are resolved. Batch sizes and precision
+// must agree with the given flags; loss scale and clipping are the file's (as in
+// Megatron-DeepSpeed), with a warning for each changed flag. Each contradiction is a problem.
 void apply_deepspeed_flags(TrainingArgs& args, int64_t world_size,
                            std::vector<std::string>& problems);
 

@@ -61,7 +61,7 @@ constexpr const char* kUnavailable[] = {"amp",
                                         "autotuning",
                                         "quantize_training"};
 
-// Of zero_optimization: how DeepSpeed buckets and moves what it shards.
+// Fields of zero_optimization for DeepSpeed's buckets and transfers of shards.
 constexpr const char* kZeroIntegers[] = {"allgather_bucket_size",
                                          "reduce_bucket_size",
                                          "sub_group_size",
@@ -167,7 +167,7 @@ class ConfigReader {
     if (type) config_.without_effect.emplace_back("communication_data_type");
   }
 
-  // Of a map with the key `enabled`; none means "auto".
+  // The key `enabled` of a map; none means "auto".
   std::optional<bool> enabled(ConfigSection& section) {
     if (section.is_auto("enabled")) {
       section.take("enabled");

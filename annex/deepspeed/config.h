@@ -20,7 +20,7 @@ struct DeepSpeedFp16 {
   double min_loss_scale = 1;
 };
 
-// A DeepSpeed configuration as this program understands it.
+// The supported settings of a DeepSpeed configuration.
 struct DeepSpeedConfig {
   int64_t train_batch_size = 0;
   int64_t train_micro_batch_size_per_gpu = 0;
@@ -38,7 +38,7 @@ struct DeepSpeedConfig {
   std::vector<std::string> unavailable;     // what is asked for and missing here, a sentence each
 };
 
-// What "auto" stands for in the batch sizes; 0: not known.
+// The meaning of "auto" for the batch sizes; 0: unknown.
 struct AutoBatch {
   int64_t micro_batch_size = 0;
   int64_t global_batch_size = 0;

@@ -10,9 +10,9 @@
 
 namespace megatron::frontends {
 
-// A map of a DeepSpeed configuration and the problems of its values. Each reader takes a key: what
-// nobody has taken in the end is unknown. A null, and "auto" where a reader does not say otherwise,
-// means the default.
+// A map of a DeepSpeed configuration and the problems of its values. Each reader consumes a key:
+// keys that remain at the end are unknown. null means the default, and so does "auto" unless a
+// reader says otherwise.
 class ConfigSection {
  public:
   // `name`: of the map, as in messages; empty for the whole file.
@@ -32,10 +32,10 @@ class ConfigSection {
                                   std::initializer_list<const char*> choices = {});
   // A map inside the map; an empty one if there is none.
   ConfigSection section(const std::string& key);
-  // Takes a key without reading it. Returns whether it is there and is neither false nor null.
+  // Consumes a key without reading it. True if it is present and neither false nor null.
   bool take(const std::string& key);
 
-  // The keys that nobody has taken.
+  // The keys that were not consumed.
   std::vector<std::string> rest() const;
   // "fp16.loss_scale": a key of this map in a message.
   std::string path(const std::string& key) const;

@@ -6,7 +6,7 @@
 
 namespace megatron::frontends {
 
-// A host and the numbers of its GPUs that ranks run on.
+// A host and the GPUs on which ranks run.
 struct HostSlots {
   std::string name;
   std::vector<int64_t> slots;
@@ -14,9 +14,9 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-// Reads DeepSpeed's hostfile: lines "name slots=N", blank lines, and comments behind '#'. Compat:
-// what follows the number is ignored. Throws FormatError for another line, a host that appears
-// twice, and a file without hosts.
+// Reads DeepSpeed's hostfile: lines "name slots=N", blank lines, and comments after '#'. Compat:
+// ignores the rest of a line after the number. Throws FormatError for another line, a host that
+// appears twice, and a file without hosts.
 std::vector<HostSlots> read_hostfile(const std::string& text, const std::string& source);
 
 // Applies --include or --exclude, "NODE[:slot,slot...][@NODE...]"; empty: not given. A node without
@@ -25,11 +25,10 @@ std::vector<HostSlots> read_hostfile(const std::string& text, const std::string&
 std::vector<HostSlots> filtered(const std::vector<HostSlots>& hosts, const std::string& include,
                                 const std::string& exclude);
 
-// Applies --num_nodes (the first ones) and --num_gpus (slots from 0, as many as asked for); values
-// below 1 mean all.
+// Applies --num_nodes (the first ones) and --num_gpus (slots from 0); values below 1 mean all.
 std::vector<HostSlots> limited(std::vector<HostSlots> hosts, int64_t num_nodes, int64_t num_gpus);
 
-// The command line of DeepSpeed's launcher, as far as it chooses hosts.
+// The options of DeepSpeed's launcher that select hosts.
 struct HostChoice {
   std::string include;
   std::string exclude;
@@ -37,8 +36,8 @@ struct HostChoice {
   int64_t num_gpus = -1;
 };
 
-// The hosts of a job without a hostfile: this machine alone, with `num_gpus` slots, one at least.
-// `visible_devices` is CUDA_VISIBLE_DEVICES, which counts if nothing else chooses; it may be empty.
+// The hosts of a job without a hostfile: only this machine, with `num_gpus` slots, at least one.
+// `visible_devices` is CUDA_VISIBLE_DEVICES, used if no option selects GPUs; it may be empty.
 // Throws ConfigError.
 std::vector<HostSlots> local_hosts(const HostChoice& choice, int64_t num_gpus,
                                    const std::string& visible_devices);

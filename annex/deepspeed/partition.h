@@ -6,12 +6,11 @@
 
 #include "megatron/transformer/config.h"
 
-// How DeepSpeed divides its list of a GPT's layers among the stages of a pipeline
-// (--pp-partition-method).
+// DeepSpeed's partition of a GPT's layer list into pipeline stages (--pp-partition-method).
 namespace megatron::frontends {
 
 // The list: three entries before the layers of the transformer (cast, embedding, transposition),
-// and four behind them (transposition, norm, output, cast).
+// and four after them (transposition, norm, output, cast).
 inline constexpr int64_t kEntriesBefore = 3;
 inline constexpr int64_t kEntriesBehind = 4;
 
@@ -19,9 +18,9 @@ inline constexpr int64_t kEntriesBehind = 4;
 // of the embedding, which it shares. `config` is a GPT's, resolved, with padded_vocab_size.
 std::vector<int64_t> entry_weights(const TransformerConfig& config, int64_t tensor_ranks);
 
-// The numbers of entries in so many consecutive parts: the heaviest part is as light as it can be,
-// and each takes from the left what it has room for, so that last ones may be empty. Compat: the
-// result of DeepSpeed 0.8's partition_balanced().
+// The numbers of entries in consecutive parts: minimizes the weight of the heaviest part, and fills
+// parts from the left, so that the last ones may be empty. Compat: the result of DeepSpeed 0.8's
+// partition_balanced().
 std::vector<int64_t> balanced_parts(std::span<const int64_t> weights, int64_t parts);
 
 // The layers of the transformer in each of such parts of a list with so many of them.

@@ -7,26 +7,26 @@
 
 namespace megatron {
 
-// Host memory in which tensors wait for the backward pass. Copies run on a stream of their own,
-// beside the work that makes and reads the tensors; the host waits for none of them. Memory is
-// pinned, taken when it is first needed, and then used again. On the CPU it is ordinary memory, and
-// copies are immediate.
+// Activation offloading: keeps tensors in host memory until the backward pass. Copies run on a
+// stream of their own, overlapping the work that makes and reads the tensors; the host waits for
+// none of them. Memory is pinned, allocated on first use and reused. On the CPU it is ordinary
+// memory, and copies are immediate.
 //
-// For one thread. A CUDA graph cannot record it.
+// Not thread safe. A CUDA graph cannot record it.
 class HostStore {
  public:
   // `work` is the stream that makes and reads the tensors.
   explicit HostStore(Stream work);
 
-  // The form in which to store the tensors of one forward pass, one after the other. The tensor
-  // that was stored last also stays on the device until the next one of any pass comes, because a
-  // backward pass that follows begins with it.
+  // Stores the tensors of one forward pass, one after the other. The last tensor stored also stays
+  // on the device until the next one of any pass is stored, because the backward pass starts with
+  // it.
   //
-  // Tensors are restored in the opposite order: restoring one begins to bring the one before it
-  // back, so that two are on the device.
+  // Tensors are restored in reverse order: restoring one prefetches the one before it, so that two
+  // are on the device.
   StoredForm new_pass() const;
 
-  // Host memory: in use, and taken from the system.
+  // Host memory in use, and allocated from the system.
   MemoryStats stats() const;
 
  private:

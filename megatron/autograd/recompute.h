@@ -9,17 +9,17 @@
 
 namespace megatron {
 
-// Brings a stored tensor back; called once.
+// Returns a stored tensor; called once.
 using Restore = std::function<Tensor()>;
-// Stores a tensor for the backward pass. Null: keeps the tensor itself.
+// Stores a tensor for the backward pass. Null: the tensor itself is kept.
 using StoredForm = std::function<Restore(const Tensor& x)>;
 
 using RecomputedFunction = std::function<std::vector<Variable>(std::span<const Variable> xs)>;
 
-// fn(xs), storing only xs (the first input in the form `first_form`, before fn runs); the backward
-// pass computes the activations inside again (Chen et al. 2016, arXiv:1604.06174). Inputs after the
-// first may be undefined. `random` is the state that dropouts inside fn use; the replay restores
-// its position.
+// Activation checkpointing (Chen et al. 2016, arXiv:1604.06174): computes fn(xs) and stores only xs
+// (the first input in the form `first_form`, before fn runs); the backward pass recomputes the
+// activations inside. Inputs after the first may be undefined. `random` is the state that dropouts
+// inside fn use; the recomputation restores its position.
 //
 // fn is kept until the backward pass. It must be a pure function of xs, parameters and `random`:
 // pass outputs of other ops as inputs, never as captures, because a captured graph would run once

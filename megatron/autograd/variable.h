@@ -36,12 +36,12 @@ using JointBackwardFunction =
     std::function<Grads(const std::vector<Tensor>& dys, const Wants& wants)>;
 
 // The accumulator of a leaf's gradient: the main gradient, in fp32 or the parameter's dtype. An op
-// that can add into it directly (a weight-gradient product with beta = 1) captures the sink and
-// saves a tensor; other ops return the gradient and the engine adds it.
+// that can add into it directly (a weight-gradient product with beta = 1) captures the sink, which
+// avoids a temporary; other ops return the gradient and the engine adds it.
 class GradSink {
  public:
   GradSink() = default;
-  // Does the leaf have a main gradient? Only then may the op add into it.
+  // True if the leaf has a main gradient; only then may the op add into it.
   explicit operator bool() const;
   Tensor& main_grad() const;
 
@@ -64,7 +64,7 @@ class Variable {
   bool defined() const { return impl_ != nullptr; }
   const Tensor& data() const;
   Tensor& mutable_data();
-  // Replaces a leaf's elements by others of the same shape (a part of a flat parameter buffer).
+  // Replaces a leaf's elements by others of the same shape (a slice of a flat parameter buffer).
   void set_data(Tensor data);
 
   const Shape& shape() const { return data().shape(); }
@@ -92,8 +92,8 @@ class Variable {
   // arriving. Null: no more calls.
   void on_use(std::function<void()> use);
 
-  // Releases the elements of an output that was sent away. The graph keeps its closures' captures,
-  // and backward() works as before.
+  // Releases the elements of an output that was sent to another rank. The graph keeps its closures'
+  // captures, and backward() still works.
   void release_data();
 
   // A constant with the same data.
@@ -138,7 +138,8 @@ class NoGrad {
  private:
   bool previous_;
 };
-// While it lives, ops of this thread record again, also inside NoGrad (recompute's replay).
+// While it lives, ops of this thread record again, even inside NoGrad (recompute()'s backward
+// pass).
 class EnableGrad {
  public:
   EnableGrad();

@@ -56,19 +56,18 @@ FlagTable flags_of(BenchFlags& flags) {
   FlagTable table;
   table.group("benchmark");
   table.add("--workload", flags.workload, "Model: " + workload_names() + ".");
-  table.add("--steps", flags.steps, "Iterations to time; the result is their median.");
-  table.add("--warmup", flags.warmup, "Untimed iterations before them.");
+  table.add("--steps", flags.steps, "Timed iterations; reports their median.");
+  table.add("--warmup", flags.warmup, "Warm-up iterations.");
   table.add("--num-microbatches", flags.num_microbatches,
             "Microbatches of an iteration, on each data parallel rank.");
   table.add_switch("--deterministic-cost", flags.deterministic_cost,
-                   "Time the run again in deterministic mode and report the cost.");
-  table.add_switch(
-      "--breakdown", flags.breakdown,
-      "Also time kinds of work and exposed communication, in as many more iterations, op by op.");
-  table.add_optional(
-      "--csv", flags.csv,
-      "File that gets a line of the results; a new file also gets their names, and another "
-      "file must have them.");
+                   "Also time deterministic mode, and report its cost.");
+  table.add_switch("--breakdown", flags.breakdown,
+                   "Also time kinds of work and exposed communication, in as many additional "
+                   "iterations, op by op.");
+  table.add_optional("--csv", flags.csv,
+                     "CSV file to append the results to; a new file gets a header, an existing one "
+                     "must have the same.");
   add_generation_flags(table, flags.generation);
   return table;
 }

@@ -204,8 +204,8 @@ void expect_possible(const GenerationBenchFlags& flags) {
 void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
   table.group("benchmark of generation");
   table.add("--generate-rows", flags.rows,
-            "Time generation with so many texts at once, instead of training; 0: training.");
-  table.add("--requests", flags.requests, "Texts in all; 0: as many as --generate-rows.");
+            "Time generation with this batch of texts instead of training; 0: training.");
+  table.add("--requests", flags.requests, "Total number of texts; 0: --generate-rows.");
   table.add(
       "--arriving-requests", flags.arrivals,
       "Measure the steady state of a server that is never idle: so many texts arrive, each when "
@@ -213,7 +213,7 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
       "far; no time or rate counts that.");
   table.add("--prompt-tokens", flags.prompt_tokens, "Random tokens of each prompt.");
   table.add("--new-tokens", flags.new_tokens, "Tokens to generate for each prompt.");
-  table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--top-k", flags.top_k, "Sample from the k most probable tokens; 0: from all.");
   table.add("--top-logprobs", flags.top_logprobs,
             "Find the log-probability of each token of a text, and of so many of the most probable "
             "ones with each new token; -1: of none.");

@@ -7,7 +7,7 @@
 
 namespace megatron::cli {
 
-// Do the words name a task that `megatron evaluate` trains: --task RACE, MNLI or QQP?
+// True if the arguments of `megatron evaluate` name a task with training: --task RACE, MNLI or QQP.
 bool names_classification_task(std::span<const std::string> words);
 
 // Fine-tunes a BERT on such a task and prints its accuracies, as Megatron-LM's tasks/main.py does.

@@ -35,10 +35,9 @@ FlagTable flags_of(ClassifyTextFlags& flags) {
       table, flags.texts, "Texts to classify.",
       "{\"text\": ..., \"text_pair\": ..., \"id\": ...}, whose id stands in the answer");
   table.group("output");
-  table.add_switch(
-      "--marks", flags.are_marks,
-      "Each class is right or wrong by itself: the scores do not add up to 1. So it is "
-      "without the flag if the model's config.json says multi_label_classification.");
+  table.add_switch("--marks", flags.are_marks,
+                   "Independent labels: the scores do not add up to 1. Default for a model whose "
+                   "config.json has multi_label_classification.");
   return table;
 }
 
@@ -102,8 +101,9 @@ int classify_text(std::span<const std::string> words, const comm::Group& world) 
   const auto classify = [&](const json& request) {
     const BertTexts texts = {.ids = {request.at("ids").get<std::vector<int32_t>>()},
                              .token_types = {request.at("types").get<std::vector<int32_t>>()}};
-    const auto probabilities = class_probabilities(
-        loaded.bert_inference(), texts, are_marks ? ClassKind::kMarks : ClassKind::kOneOfAll);
+    const auto probabilities =
+        class_probabilities(loaded.bert_inference(), texts,
+                            are_marks ? ClassKind::kIndependent : ClassKind::kExclusive);
     if (world.rank() == 0) print_classes(request, loaded, probabilities.front());
   };
   for (const std::string& text : flags.texts.prompts) {

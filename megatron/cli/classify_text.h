@@ -7,7 +7,7 @@
 
 namespace megatron::cli {
 
-// megatron classify: the classes of texts, by a BERT with a classification head. Every rank of
+// `megatron classify`: classifies texts with a BERT that has a classification head. Every rank of
 // `world` calls it.
 int classify_text(std::span<const std::string> words, const comm::Group& world);
 

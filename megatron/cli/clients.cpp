@@ -36,7 +36,7 @@ httplib::Client client_of(const std::string& address) {
   while (url.ends_with('/')) url.pop_back();
   httplib::Client client(url);
   if (!client.is_valid()) {
-    throw ConfigError(fmt::format("{} is no address; write HOST:PORT", address));
+    throw ConfigError(fmt::format("{} is not an address; write HOST:PORT", address));
   }
   client.set_read_timeout(kPatience);
   return client;
@@ -177,10 +177,10 @@ int chat(std::span<const std::string> words) {
   table.group("chat");
   table.add_optional("--system", flags.system, "The system's message.");
   table.add_optional("--api-key", flags.api_key,
-                     "Key of the server; the environment's MEGATRON_API_KEY is not shown by ps.");
-  table.add_optional("--max-tokens", flags.max_tokens, "Most tokens of an answer.");
-  table.add("--temperature", flags.temperature, "0 takes the most probable token.");
-  table.add("--top-p", flags.top_p, "Draw among the most probable tokens that sum up to p.");
+                     "Key of the server; better set MEGATRON_API_KEY, which ps does not show.");
+  table.add_optional("--max-tokens", flags.max_tokens, "Maximum tokens of a response.");
+  table.add("--temperature", flags.temperature, "Sampling temperature; 0 is greedy.");
+  table.add("--top-p", flags.top_p, "Nucleus sampling with this probability.");
   std::string address;
   if (!parse_address(table, "megatron chat HOST:PORT [flags]", words, address)) return 0;
   if (const char* key = std::getenv("MEGATRON_API_KEY"); flags.api_key.empty() && key != nullptr) {

@@ -54,8 +54,8 @@ int run_named(const std::string& name, Words words, Commands commands);
 // prints the program's version.
 int run_program(int argc, const char* const* argv, Commands commands);
 
-// Sets the fields of `flags`. If the words contain --help, prints `usage` and the flags and returns
-// false: the command is done. Throws ConfigError with all problems.
+// Parses arguments into `flags`. With --help, prints `usage` and the flags and returns false: the
+// command is done. Throws ConfigError with all problems.
 bool parse_flags(FlagTable& flags, std::string_view usage, Words words);
 
 // The words before the first flag; removes them from `words`.

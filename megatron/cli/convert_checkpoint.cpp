@@ -306,7 +306,7 @@ ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   return args;
 }
 
-// Is `inner` the directory `outer`, or below it? REQUIRES: both are canonical.
+// True if `inner` is the directory `outer`, or below it. REQUIRES: both are canonical.
 bool is_within(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
@@ -368,7 +368,7 @@ fs::path own_tokenizer(const CheckpointSource& source) {
   return fs::is_directory(file) ? file : file.parent_path();
 }
 
-// Where a Hugging Face model gets its tokenizer's files from; empty if unknown.
+// The source of a Hugging Face model's tokenizer files; empty if unknown.
 fs::path tokenizer_directory(const ConversionOptions& o, const CheckpointSource& source) {
   const fs::path own = own_tokenizer(source);
   if (o.tokenizer_name.empty()) return own;

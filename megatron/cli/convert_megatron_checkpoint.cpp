@@ -53,9 +53,9 @@ int convert_megatron_checkpoint(std::span<const std::string> words) {
   flags.add_switch("--print-checkpoint-structure", print_structure,
                    "List the tensors of the checkpoint.");
   flags.add_optional("--config_file", config_file,
-                     "A config.json with the sizes of a checkpoint that stores none.");
+                     "A config.json for a checkpoint without stored sizes.");
   flags.add_optional("--num-attention-heads", heads,
-                     "Attention heads, for a checkpoint without settings.");
+                     "Attention heads, for a checkpoint without stored settings.");
   flags.add_optional("--tokenizer_name", tokenizer_name,
                      "Folder of a tokenizer, or name of a model in Hugging Face's cache (gpt2): "
                      "its files are copied.");

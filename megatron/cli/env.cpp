@@ -73,9 +73,8 @@ int env(std::span<const std::string> words) {
   std::string config_file;
   FlagTable flags;
   flags.group("env");
-  flags.add_optional("--config_file", config_file, "A configuration file to print.");
-  if (!parse_flags(flags, "megatron env [flags]\n\nPrints what a report of a fault needs.",
-                   words)) {
+  flags.add_optional("--config_file", config_file, "Configuration file to print.");
+  if (!parse_flags(flags, "megatron env [flags]\n\nPrints information for bug reports.", words)) {
     return 0;
   }
   print_line("Copy these lines into your report:\n");

@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// `megatron env`: the program, the machine and the configuration, for a report of a fault.
+// `megatron env`: the program, the machine and the configuration, for bug reports.
 int env(std::span<const std::string> words);
 
 }  // namespace megatron::cli

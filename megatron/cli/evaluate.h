@@ -7,8 +7,8 @@
 
 namespace megatron::cli {
 
-// `megatron evaluate --task WIKITEXT103|LAMBADA`: what a GPT that was trained for no task makes of
-// one. Prints Megatron-LM's line between two dashed ones:
+// `megatron evaluate --task WIKITEXT103|LAMBADA`: zero-shot evaluation of a GPT. Prints
+// Megatron-LM's line between two dashed ones:
 //
 //   validation results on WIKITEXT103 | avg loss: ... | ppl: ... | adjusted ppl: ... | ...
 //   validation results on LAMBADA | number correct: ... | total examples: ... | avg accuracy: ... |

@@ -7,9 +7,9 @@
 
 namespace megatron::cli {
 
-// `megatron fill-mask`: the best words for each [MASK] of a text, from a BERT of any format. Reads
-// texts, or JSON lines {"text": "..."} or {"ids": [...]}. Writes each text with the best words in
-// place and a line for each candidate, or with --json a line
+// `megatron fill-mask`: predicts the word at each [MASK] of a text, with a BERT of any format.
+// Reads texts, or JSON lines {"text": "..."} or {"ids": [...]}. Writes each text with the best
+// words filled in and a line for each candidate, or with --json a line
 //
 //   {"text", "ids", "masks": [{"position", "words": [{"id", "word", "probability"}]}]}
 //

@@ -73,7 +73,7 @@ std::string problem_type_of(LabelKind labels) {
   switch (labels) {
     case LabelKind::kClass:
       return "single_label_classification";
-    case LabelKind::kMarks:
+    case LabelKind::kIndependent:
       return std::string(kHfMarks);
     case LabelKind::kValue:
       return "regression";

@@ -47,35 +47,35 @@ FlagTable flags_of(GenerateFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("prompts");
-  add_prompt_flags(table, flags.texts, "Texts to continue; the encoder of a T5 reads them.",
+  add_prompt_flags(table, flags.texts, "Texts to continue; for a T5, the inputs of its encoder.",
                    "{\"text\": ...} or {\"ids\": [...]}");
   table.group("generation");
   table
-      .add_optional("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
-                    "Tokens to add to each prompt; if not given 64, or as many as the model has "
-                    "positions for.")
+      .add_optional(
+          "--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
+          "Maximum new tokens for each prompt; 64 if not given, limited by the model's positions.")
       .at_most(int64_t{1} << 24);
   add_draw_flags(table, flags.draws);
   SamplingOptions& sampling = flags.draws.sampling;
   table.add("--top-p-decay", sampling.top_p_decay, "Multiply p by it after every token; 0: never.");
   table.add("--top-p-bound", sampling.top_p_bound, "p never decays below it.");
   table.add("--min-p", sampling.min_p,
-            "Draw among tokens that have this share of the largest probability.");
+            "Sample from tokens with at least this fraction of the largest probability.");
   table.add("--repetition-penalty", sampling.repetition_penalty,
-            "Make tokens that the text has less probable; 1: no.");
+            "Make tokens that occur in the text less probable; 1: off.");
   table.add("--num-beams", flags.num_beams,
-            "Search the most probable text with so many beams instead of drawing.");
+            "Beam search with this many beams instead of sampling.");
   table.add("--stop", flags.stop, "Texts that end the continuation; they are not printed.").none();
   table.add_switch("--add-BOS", flags.add_bos,
                    "Put the end-of-document token before each prompt, which may then be empty.");
   table.add_switch("--ignore-eod", flags.ignore_eod,
-                   "Continue after a token that ends a text: eos_token_id of the model's "
-                   "config.json or generation_config.json, or else the tokenizer's.");
+                   "Do not stop at end tokens: eos_token_id of the model's config.json or "
+                   "generation_config.json, or else the tokenizer's.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
   table.group("output");
   table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
   table.add_switch("--logprobs", flags.logprobs,
-                   "With --json: log-probabilities of all tokens after the first.");
+                   "With --json: print log-probabilities of all tokens after the first.");
   table.add_switch("--return_logits", flags.return_logits,
                    "Refused: megatron score --logits prints logits.");
   add_sample_flags(table, flags.samples);
@@ -175,7 +175,7 @@ void expect_t5_flags(const GenerateFlags& flags) {
   refuse(is_sample_run(flags.samples), "a flag of samples");
 }
 
-// What the decoder of a T5 wrote behind its start; the end is no text.
+// The output of a T5's decoder after its start token, without end tokens.
 void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t prompt_tokens,
                    Generation row, std::optional<double> score) {
   row.tokens.erase(row.tokens.begin());
@@ -210,7 +210,7 @@ void print_result(const GenerateFlags& flags, const LoadedModel& loaded, const R
   }
 }
 
-// What rank 0 reads, for all ranks.
+// Input read by rank 0 and broadcast to all ranks.
 json read_request(const GenerateFlags& flags, const LoadedModel& loaded) {
   json request = {{"vocab_size", loaded.vocab_size}, {"stop_tokens", json::array()}};
   request["prompts"] = is_sample_run(flags.samples)

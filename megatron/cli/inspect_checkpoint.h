@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// `megatron inspect-checkpoint`: shows the format and content of a checkpoint or one of its files.
+// `megatron inspect-checkpoint`: shows format and contents of a checkpoint or one of its files.
 int inspect_checkpoint(std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -10,7 +10,7 @@
 #include "megatron/core/error.h"
 #include "megatron/run/loaded_model.h"
 
-// Commands that read texts or token ids, one per line, and share them among ranks.
+// For commands that read texts or token ids, one per line, and broadcast them to all ranks.
 namespace megatron::cli {
 
 // Calls f(line, number) for every line of a file, or of standard input for "-".
@@ -22,15 +22,15 @@ nlohmann::json object_of(const std::string& line);
 // The ids of a JSON object {"ids": [...]} or {"text": "..."}. Throws ConfigError.
 std::vector<int32_t> ids_of(const nlohmann::json& object, const LoadedModel& model);
 
-// The ids of a text without the [CLS] and [SEP] that a tokenizer.json adds to each text: for texts
-// that are parts of what a BERT reads.
+// The ids of a text without the [CLS] and [SEP] that a tokenizer.json adds: for texts that are
+// segments of a BERT's input.
 std::vector<int32_t> inner_ids(const std::string& text, const Tokenizer& tokenizer);
 
-// The integers of a field: [1, 2] or [[1, 2], [3, 4]], as rows; any integers, such as -100. Throws
-// ConfigError.
+// The integers of a field, [1, 2] or [[1, 2], [3, 4]], as rows; negative ones, such as -100, are
+// allowed. Throws ConfigError.
 std::vector<std::vector<int32_t>> integer_rows(const nlohmann::json& object, const char* field);
 
-// Calls f and adds the place in the file to its errors.
+// Calls f and adds the position in the file to its errors.
 template <class F>
 void about_line(const std::string& file, int64_t number, const F& f) {
   try {
@@ -41,11 +41,11 @@ void about_line(const std::string& file, int64_t number, const F& f) {
   }
 }
 
-// Rank 0's value, on all ranks.
+// Broadcasts rank 0's value.
 nlohmann::json shared(const nlohmann::json& value, const comm::Group& world);
 
-// Rank 0 reads the lines of a file and makes each a request; every rank calls f(request) for each,
-// in order. The request's "number" is the line number, which errors of both name.
+// Rank 0 reads the lines of a file and converts each to a request; every rank calls f(request) for
+// each, in order. The request's "number" is the line number, which errors of both steps name.
 void each_request(const std::string& file, const comm::Group& world,
                   const std::function<nlohmann::json(const std::string& line)>& read,
                   const std::function<void(const nlohmann::json& request)>& f);

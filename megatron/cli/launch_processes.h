@@ -8,17 +8,17 @@
 
 namespace megatron::cli {
 
-// Ranks that are processes of their own, as launchers of other systems start them.
+// Ranks as separate processes, as started by launchers of other systems.
 struct ProcessLaunch {
-  std::string script;              // a command, or a script that stands for one
-  std::vector<std::string> words;  // its flags
+  std::string script;              // a command, or the script name that selects one
+  std::vector<std::string> words;  // its arguments
   int64_t nproc_per_node = 1;
   int64_t nnodes = 1;
   int64_t node_rank = 0;
   std::string master_addr;
   int64_t master_port = 0;            // 0: any free one
-  std::string hostfile;               // empty, or mpirun starts the ranks of all its hosts
-  std::vector<std::string> exported;  // variables that mpirun passes on
+  std::string hostfile;               // if not empty, mpirun starts the ranks of all its hosts
+  std::vector<std::string> exported;  // variables that mpirun exports
   int64_t max_restarts = 0;
 };
 

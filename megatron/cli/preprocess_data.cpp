@@ -28,7 +28,7 @@ FlagTable flags_of(PreprocessArgs& args) {
   flags.group("input");
   flags
       .add("--input", args.run.input,
-           "File with one JSON object per line, also packed with gzip or xz; a glob pattern if "
+           "File with one JSON object per line, also compressed with gzip or xz; a glob pattern if "
            "--partitions > 1.")
       .none();
   flags.add("--json-keys,--json-key", args.run.json_keys,
@@ -40,7 +40,7 @@ FlagTable flags_of(PreprocessArgs& args) {
   flags.add_switch("--split-sentences", args.run.split_sentences,
                    "Split documents into sentences, as BERT and T5 need.");
   flags.add_switch("--keep-newlines", args.run.keep_newlines,
-                   "Let sentences keep the white space behind them.");
+                   "Keep the white space after sentences.");
   flags.add(
       "--lang", args.run.lang,
       "Language of the sentences: english, or one that NLTK's punkt_tab under NLTK_DATA has.");
@@ -69,7 +69,8 @@ FlagTable flags_of(PreprocessArgs& args) {
       .at_most(kMaxThreads);
   flags
       .add("--partitions", args.run.partitions,
-           "Deal the lines of all input files to this many parts and concatenate these.")
+           "Distribute the lines of all input files round-robin over this many parts, and "
+           "concatenate these.")
       .at_most(kMaxThreads);
   flags.add_switch("--keep-sequential-samples", args.run.keep_sequential_samples,
                    "With --partitions, keep the order of the lines.");

@@ -7,8 +7,8 @@
 
 namespace megatron::cli {
 
-// Trains a model of the config's kind on random tokens: not zeros, which some processors multiply
-// faster. Ranks that share a sample draw the same tokens.
+// Trains a model of the config's kind on random tokens, not on zeros, which some processors
+// multiply faster. Ranks that share a sample draw the same tokens.
 std::unique_ptr<TrainTask> random_task(const RunConfig& config);
 
 }  // namespace megatron::cli

@@ -14,14 +14,13 @@ namespace megatron::cli {
 // do, and Unsupported if it is not in this build.
 const Command& rank_command(const std::string& name, Commands commands);
 
-// A MemoryPool for each of `ranks` threads if they share GPUs: while it is in force, a rank never
-// gets memory that another rank's queued work still uses. Empty if each rank has a GPU.
+// A MemoryPool for each of `ranks` threads if they share GPUs: while it is active, a rank never
+// gets memory that another rank's queued work still uses. Empty if each rank has its own GPU.
 std::deque<MemoryPool> pools_of_shared_gpus(int ranks);
 
-// REQUIRES, of both: command.runs_on_ranks().
-// Runs the command on threads of this process; returns the exit code. Throws the exception of the
-// rank that failed first, but for errors that another attempt may avoid prints the message and
-// returns kExitFault.
+// REQUIRES, of both: command.runs_on_ranks(). Runs the command on threads of this process; returns
+// the exit code. Rethrows the exception of the rank that failed first; for errors that may be
+// temporary, prints the message and returns kExitFault instead.
 int run_on_threads(const Command& command, Words words, int count);
 
 // Runs the command as this process's rank of its launcher (comm::launch_environment), or alone.
@@ -29,7 +28,7 @@ int run_on_threads(const Command& command, Words words, int count);
 // rank and host; only rank 0 prints what all ranks report alike.
 int run_where_placed(const Command& command, Words words);
 
-// The time-out of waiting for another rank or host.
+// The time-out of waits for another rank or host.
 std::chrono::minutes timeout_of(const TrainingArgs& args);
 
 // "rank 3 on gpu7": the name of a rank above 0 in messages.

@@ -47,7 +47,7 @@ std::ifstream opened(const std::string& file) {
   return in;
 }
 
-// Does the file start with a prompt in JSON? Then all its lines have one.
+// True if the file starts with a JSON prompt; then all its lines must have one.
 bool has_json_prompts(const SampleFlags& flags) {
   std::string line;
   std::ifstream in = opened(flags.sample_input_file);

@@ -11,10 +11,10 @@
 
 namespace megatron::cli {
 
-// What tools/generate_samples_gpt.py of Megatron-DeepSpeed writes: texts without a prompt
-// (--num-samples) as JSON lines, or the continuations of a file's lines (--sample-input-file). For
-// lines {"prompt": {"text": ...}} the continuations are JSON lines, too, as the script of that name
-// in Megatron-LM writes them.
+// The files of Megatron-DeepSpeed's tools/generate_samples_gpt.py: texts without a prompt
+// (--num-samples) as JSON lines, or the continuations of a file's lines (--sample-input-file).
+// Continuations of lines {"prompt": {"text": ...}} are JSON lines, too, as in Megatron-LM's script
+// of that name.
 struct SampleFlags {
   int64_t num_samples = 0;
   std::string genfile;
@@ -28,12 +28,12 @@ void add_sample_flags(FlagTable& table, SampleFlags& flags);
 bool is_sample_run(const SampleFlags& flags);
 std::vector<std::string> problems(const SampleFlags& flags);
 
-// The contexts: end-of-document tokens, or the lines of the file. Lines without tokens or with half
-// as many as the model's positions are left out with a warning; JSON prompts must have less than
-// the positions. Throws IoError and ConfigError.
+// The prompts: end-of-document tokens, or the lines of the file. Skips, with a warning, empty lines
+// and lines of at least half the model's positions; JSON prompts must be shorter than the
+// positions. Throws IoError and ConfigError.
 std::vector<std::vector<int32_t>> sample_prompts(const SampleFlags& flags,
                                                  const Tokenizer& tokenizer, int64_t positions);
-// A sample ends one token before the model's positions do.
+// A sample ends one token before the end of the model's positions.
 int64_t num_new_tokens(const SampleFlags& flags, size_t prompt_length, int64_t positions);
 // Writes the file. Throws IoError.
 void write_samples(const SampleFlags& flags, const Tokenizer& tokenizer,

@@ -175,7 +175,7 @@ int self_test(std::span<const std::string> words, const comm::Group& world) {
       "--device", options.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
       "Device of the ranks; auto takes GPUs if there are any.");
-  flags.add("--megabytes", options.megabytes, "Size of the transfers that are timed, in MiB.");
+  flags.add("--megabytes", options.megabytes, "Size of the timed transfers, in MiB.");
   if (!parse_flags(flags, kSelfTestUsage, words)) return 0;
   if (options.megabytes < 1) {
     throw ConfigError(fmt::format("--megabytes {} must be at least 1", options.megabytes));

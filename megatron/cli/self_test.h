@@ -7,9 +7,9 @@
 
 namespace megatron::cli {
 
-// `megatron test`: checks that the ranks of a job work together. Lists them, sums over the groups
-// of several layouts, measures the bandwidth, and compares two training steps of each layout with
-// those of one rank. Throws Error for the first check that fails. Every rank of `world` calls it.
+// `megatron test`: self-test of a job's ranks. Lists them, runs sums over the groups of several
+// layouts, measures the bandwidth, and compares two training steps of each layout with those of one
+// rank. Throws Error for the first failed check. Every rank of `world` calls it.
 int self_test(std::span<const std::string> words, const comm::Group& world);
 
 }  // namespace megatron::cli

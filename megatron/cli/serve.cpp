@@ -49,27 +49,27 @@ FlagTable flags_of(ServeFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("server");
-  table.add("--host", flags.server.host, "Address to listen on; 0.0.0.0 is every network.");
-  table.add("--port", flags.port, "Port to listen on; 0 takes a free one and prints it.");
+  table.add("--host", flags.server.host, "Address to listen on; 0.0.0.0 for all interfaces.");
+  table.add("--port", flags.port, "Port to listen on; 0 selects a free one and prints it.");
   table.add_optional(
       "--api-key", flags.server.api_key,
-      "Clients must send it; the environment's MEGATRON_API_KEY is not shown by ps.");
+      "Key that clients must send; better set MEGATRON_API_KEY, which ps does not show.");
   table.add("--allowed-hosts", flags.server.access.allowed_hosts,
-            "Names in the header Host, beside those of this machine, by which clients without a "
-            "key may ask; .example.org is all names that end so, * any.");
+            "Allowed values of the header Host without a key, besides this machine's names; "
+            ".example.org for all subdomains, * for any.");
   table.add("--cors-allowed-origins", flags.server.access.allowed_origins,
-            "Web pages of other servers that may ask: https://chat.example.org, or * for any.");
+            "Allowed origins of web pages: https://chat.example.org, or * for any.");
   table.add_optional("--served-model-name", flags.served_model_name,
-                     "Name for clients instead of the last part of --load.");
+                     "Name of the model for clients instead of the last part of --load.");
   table.add("--chat-template", flags.chat_template,
-            "How messages become text: auto, plain, chatml, llama2, llama3 or zephyr.");
-  table.add("--seed", flags.seed, "Of the draws of requests without a seed.");
+            "Chat template: auto, plain, chatml, llama2, llama3 or zephyr.");
+  table.add("--seed", flags.seed, "Seed of requests without one.");
   table.add_switch("--strict-http-status", flags.strict_http_status,
-                   "/api: status 400 for every refusal; Megatron-LM sends 200 for most.");
+                   "/api: status 400 for all invalid requests; Megatron-LM sends 200 for most.");
   table.add_switch("--pad-beam-texts", flags.pads_beams,
-                   "/api: texts of beams end with padding, as Megatron-LM's.");
+                   "/api: pad the texts of beams, as Megatron-LM does.");
   table.add_switch("--log-requests", flags.server.logs_requests,
-                   "Print the requests of /api that do not say no_log.");
+                   "Log requests of /api without no_log.");
   for (const auto& [name, type] :
        {std::pair{"--temperature", FlagType::kFloat}, std::pair{"--top-p", FlagType::kFloat},
         std::pair{"--top-k", FlagType::kInt}, std::pair{"--greedy", FlagType::kSwitch},
@@ -79,31 +79,31 @@ FlagTable flags_of(ServeFlags& flags) {
   }
   table.group("limits");
   table.add("--max-running-requests", flags.service.engine.max_rows,
-            "Texts that are continued at once; others wait.");
+            "Maximum texts in a batch; others are queued.");
   table.add("--max-step-tokens", flags.service.engine.max_step_tokens,
-            "Tokens of one forward pass; longer prompts are read in several.");
-  table.add("--page-tokens", flags.service.engine.page_tokens, "Tokens of a page of the cache.");
+            "Maximum tokens of one forward pass; longer prompts are split (chunked prefill).");
+  table.add("--page-tokens", flags.service.engine.page_tokens, "Tokens per page of the KV cache.");
   table.add("--cache-tokens", flags.service.engine.cache_tokens,
-            "Tokens that the cache holds, and tokens of the prompts that a T5's encoder keeps; 0: "
+            "Capacity of the KV cache in tokens, and of the cache of encoded prompts of a T5; 0: "
             "four texts of the model's length.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
-  table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse,
-                   "Read every prompt anew, although the cache has its beginning.");
-  table.add("--max-queue", flags.service.max_queue, "Requests that may wait; others get 429.");
+  table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse, "Disable the prefix cache.");
+  table.add("--max-queue", flags.service.max_queue, "Maximum queued requests; others get 429.");
   table.add("--max-connections", flags.server.limits.max_connections,
-            "Connections at once; others get 429.");
-  table.add("--max-body-bytes", flags.server.limits.max_body_bytes, "Largest body of a request.");
-  table.add(
-      "--max-request-memory", flags.server.limits.max_request_memory,
-      "Bytes of memory for the bodies of all requests at once, 8 for a byte of a body; others "
-      "get 429. 0: 16 times --max-body-bytes.");
+            "Maximum connections; others get 429.");
+  table.add("--max-body-bytes", flags.server.limits.max_body_bytes,
+            "Maximum size of a request's body.");
+  table.add("--max-request-memory", flags.server.limits.max_request_memory,
+            "Memory in bytes for the bodies of all concurrent requests, 8 per byte of a body; "
+            "others get 429. 0: 16 times --max-body-bytes.");
   table.add("--max-tokens-to-oom", flags.max_tokens_to_oom,
-            "/api: most tokens of a request, all prompts padded.");
-  table.add("--read-timeout", flags.read_timeout_s, "Seconds in which a request must arrive.");
+            "/api: maximum tokens of a request, including padding of prompts.");
+  table.add("--read-timeout", flags.read_timeout_s,
+            "Time-out for receiving a request, in seconds.");
   table.add("--request-timeout", flags.request_timeout_s,
-            "Seconds in which a request must be answered; 0: any time.");
+            "Time-out for completing a request, in seconds; 0: none.");
   table.add("--drain-timeout", flags.drain_timeout_s,
-            "Seconds that running requests have after SIGTERM.");
+            "Seconds for running requests to finish after SIGTERM.");
   return table;
 }
 
@@ -176,7 +176,7 @@ std::string chat_template(const ServeFlags& flags, const Tokenizer& tokenizer) {
   return "plain";
 }
 
-// What rank 0 has beside its part of the model.
+// State of rank 0 besides its part of the model.
 struct FrontEnd {
   FrontEnd(const ServeFlags& flags, const LoadedModel& loaded, serve::Service& service)
       : served{.service = service,

@@ -24,12 +24,13 @@ void add_draw_flags(FlagTable& table, DrawFlags& flags) {
   table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
   SamplingOptions& sampling = flags.sampling;
   table.add("--temperature", sampling.temperature, "Logits are divided by it.");
-  table.add("--top-k", sampling.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--top-k", sampling.top_k, "Sample from the k most probable tokens; 0: from all.");
   table.add("--top-p", sampling.top_p,
-            "Draw among the most probable tokens whose probabilities sum to p; 0: among all.");
+            "Nucleus sampling: sample from the most probable tokens whose probabilities sum to p; "
+            "0: from all.");
   table.add("--length-penalty", flags.length_penalty,
-            "Of beam search: scores are divided by length to this power.");
-  table.add("--seed", flags.seed, "Seed of the draws.");
+            "Beam search: divide scores by length to this power.");
+  table.add("--seed", flags.seed, "Random seed of sampling.");
 }
 
 std::vector<std::string> problems(const SamplingOptions& sampling) {

@@ -164,11 +164,11 @@ int train_tokenizer(std::span<const std::string> words) {
       .none();
   flags.add_choice("--sentencepiece-model-type", args.kind,
                    {{"bpe", SentencePieceKind::kBpe}, {"unigram", SentencePieceKind::kUnigram}},
-                   "SentencePiece's way of dividing words.");
+                   "Algorithm of SentencePiece.");
   flags.add("--character-coverage", args.sentence_piece.character_coverage,
-            "Fraction of the characters that SentencePiece covers with pieces.");
+            "SentencePiece: fraction of characters covered by pieces.");
   flags.add_off("--no-byte-fallback", args.sentence_piece.byte_fallback,
-                "SentencePiece: rarer characters are unknown instead of bytes.");
+                "SentencePiece: map rarer characters to the unknown token instead of bytes.");
   flags.add("--min-frequency", args.min_frequency,
             "Stop when no pair of tokens occurs this often.");
   flags.add("--json-keys", args.json_keys, "Keys of the texts in JSON lines.");

@@ -16,7 +16,7 @@ std::vector<std::string> without_training_words(const FlagTable& own,
   TrainingArgs ignored;
   FlagTable training = training_flags(ignored);
   const std::vector<std::string> taken = training.take_own(rest);
-  // What neither knows is an error that `own` words best.
+  // A flag unknown to both is reported by `own`, whose message is better.
   kept.insert(kept.end(), rest.begin(), rest.end());
   if (taken.empty()) return kept;
   const ParsedFlags parsed = training.parse(taken);

@@ -10,8 +10,8 @@
 namespace megatron::cli {
 
 // The flags of the model with its usual sequence length and micro-batch size, followed by `more`
-// flags. There are as many positions as the sequence is long. Throws ConfigError for an unknown
-// name and lists the known ones.
+// flags. The number of positions equals the sequence length. Throws ConfigError, which lists the
+// known names, for an unknown one.
 std::vector<std::string> workload_command(const std::string& name,
                                           std::span<const std::string> more);
 

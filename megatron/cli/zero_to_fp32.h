@@ -10,8 +10,8 @@ namespace megatron::cli {
 //
 //   CHECKPOINT OUTPUT [-t TAG] [--safe_serialization] [--max_shard_size SIZE]
 //
-// It writes a Hugging Face model with the main parameters. Further words behind the paths are flags
-// of convert-checkpoint. Throws ConfigError.
+// Writes a Hugging Face model with the main parameters. Further arguments are flags of
+// convert-checkpoint. Throws ConfigError.
 std::vector<std::string> words_of_zero_to_fp32(std::span<const std::string> words);
 
 }  // namespace megatron::cli

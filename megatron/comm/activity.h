@@ -17,7 +17,7 @@ class Activity {
   void end();
   // The current work, if any.
   std::optional<std::string> what() const;
-  // The end of the last work; now, while there is work; nothing if there was none.
+  // When the last work ended; the current time during work; nothing if there was none.
   std::optional<Clock::time_point> last() const;
 
  private:

@@ -9,10 +9,9 @@
 
 namespace megatron::comm {
 
-// The result of `make`, a std::shared_ptr to an object that all ranks may read concurrently. If the
-// ranks are threads of this process, rank 0 makes it and shares it; if they are processes, each
-// makes its own. All ranks of the group call it; an exception of `make` on rank 0 releases the
-// others.
+// The result of `make`, a std::shared_ptr to an object that all ranks may read concurrently. Rank 0
+// makes and shares it if the ranks are threads of this process; ranks that are processes each make
+// their own. All ranks of the group call it; an exception of `make` on rank 0 releases the others.
 template <class F>
 auto broadcast_object(const Group& group, const F& make) {
   if (group.size() == 1 || group.transport().threads() == nullptr) return make();
@@ -23,7 +22,7 @@ auto broadcast_object(const Group& group, const F& make) {
   broadcast({&address, {1}, DType::kInt64}, 0, group, Stream{});
   Pointer object = *std::bit_cast<const Pointer*>(address);
   try {
-    barrier(group);  // every rank has read it
+    barrier(group);  // every rank has copied the pointer
   } catch (...) {
     static_cast<void>(own.release());  // a rank may still be reading while the others are released
     throw;

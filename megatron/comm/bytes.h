@@ -5,7 +5,7 @@
 
 namespace megatron::comm {
 
-// The byte at `offset` of what starts at `data`.
+// Pointer arithmetic in bytes.
 inline std::byte* byte_at(void* data, int64_t offset) {
   return static_cast<std::byte*>(data) + offset;
 }

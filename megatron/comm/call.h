@@ -19,7 +19,7 @@ enum class Operation {
   kExchange,
   kSend,
   kRecv,
-  kConnect,  // a GPU to those of the other members
+  kConnect,  // connect this GPU to the GPUs of the other members
 };
 
 // "all_reduce", ...

@@ -166,9 +166,9 @@ bool can_record(const Group& group, Stream stream) {
          group.device_transport(stream.device).can_record();
 }
 
-void meet_for_launch(const Group& group, Stream stream) {
+void launch_barrier(const Group& group, Stream stream) {
   if (group.size() == 1 || !stream.has_queue()) return;
-  group.device_transport(stream.device).meet_for_launch();
+  group.device_transport(stream.device).launch_barrier();
 }
 
 void expect_no_failure(const Group& group) {

@@ -60,20 +60,21 @@ void barrier(const Group& group);
 void connect(const Group& group, Stream stream);
 
 // Prepares the group's all_reduce and all_gather for work that is recorded (WorkGraph). Returns
-// whether that is possible: on the CPU, for one member, and for two to eight that copy each other's
-// memory, each with a GPU of its own. Every member calls it and gets the same answer. Members
-// record and launch the same calls.
+// true if that is possible: on the CPU, for one member, and for two to eight members that access
+// each other's memory, each with a GPU of its own. Every member calls it and gets the same answer.
+// Members record and launch the same calls.
 bool can_record(const Group& group, Stream stream);
-// Waits for the hosts of all members. Call it right before each launch of such work: GPUs wait for
-// each other from then on, and a host that does something else first could wait for them.
-void meet_for_launch(const Group& group, Stream stream);
-// Throws CommError if a rank is known to have failed: results of such work are then lost.
+// A barrier of the members' hosts. Call it right before each launch of recorded work: from then on
+// the GPUs wait for each other, and a host that waits for a GPU before its own launch could
+// deadlock.
+void launch_barrier(const Group& group, Stream stream);
+// Throws CommError if a rank is known to have failed: results of recorded work are then invalid.
 void expect_no_failure(const Group& group);
 
-// A collective that runs beside the stream's other work. Until wait(), nothing else may read or
-// write its views, and their memory must live. The destructor waits. On the CPU a collective is
-// done from the start, except for messages to receive: wait() receives them, so that starting does
-// not wait for a sender. On GPUs of threads wait() receives them, too.
+// An asynchronous collective, which overlaps the stream's other work. Until wait(), nothing else
+// may read or write its views, and their memory must live. The destructor waits. On the CPU a
+// collective completes when it is started, except for receives: wait() does them, so that starting
+// never waits for a sender. On GPUs of threads, too, wait() does the receives.
 class Pending {
  public:
   Pending();

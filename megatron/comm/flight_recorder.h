@@ -26,15 +26,15 @@ class FlightRecorder {
     std::string group;
     State state = State::kUnderWay;
     Clock::time_point begin;
-    Clock::time_point end;  // not while it is under way
+    Clock::time_point end;  // undefined while it is under way
   };
 
-  // Marks the begin of a call; finish() marks its end. A call that throws stays under way.
+  // Marks the beginning of a call; finish() marks its end. A call that throws stays under way.
   void begin(const Call& call, const std::string& group);
   void finish(State state);
 
   std::vector<Entry> entries() const;
-  // The begin of the call that the rank is in now; nothing if it is in none.
+  // When the call that is under way began; nothing if there is none.
   std::optional<Clock::time_point> under_way_since() const;
   // The last call: "all_gather(8 x float32) in group data, under way for 3.2 s".
   std::string last() const;

@@ -10,7 +10,7 @@ namespace megatron::comm {
 struct LaunchEnvironment {
   enum class Launcher {
     kMpi,  // mpirun, mpiexec: MPI connects the processes
-    kTcp   // srun, or RANK, WORLD_SIZE, ..: processes meet at master_address
+    kTcp   // srun, or RANK, WORLD_SIZE, ..: rendezvous at master_address
   };
   Launcher launcher = Launcher::kMpi;
   int rank = 0;
@@ -23,10 +23,10 @@ struct LaunchEnvironment {
 
 // This process's place from the environment variables of Open MPI, Slurm, PMI, or, like torchrun's,
 // RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; none if it was
-// started alone. Processes of srun meet at MASTER_ADDR and MASTER_PORT. Without MASTER_ADDR they
-// use MPI if there is PMIx (srun --mpi=pmix), otherwise the first host of the step. Without
-// MASTER_PORT the port follows from the numbers of job and step. Throws ConfigError for invalid
-// values. `variable` is getenv.
+// started alone. The rendezvous of srun's processes is at MASTER_ADDR and MASTER_PORT. Without
+// MASTER_ADDR they use MPI if there is PMIx (srun --mpi=pmix), otherwise the first host of the
+// step. Without MASTER_PORT the port is computed from the ids of job and step. Throws ConfigError
+// for invalid values. `variable` is getenv.
 std::optional<LaunchEnvironment> launch_environment(
     const std::function<const char*(const char* name)>& variable);
 std::optional<LaunchEnvironment> launch_environment();

@@ -39,7 +39,7 @@ std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place, std::chrono::mil
                             timeout);
 }
 
-// Has the launcher bound this process to some of the host's cores?
+// True if the launcher bound this process to some of the host's cores.
 bool is_bound() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -63,14 +63,14 @@ std::vector<std::string> host_names(Transport& world) {
   return is_one ? std::vector<std::string>() : names;
 }
 
-void run_in_world(const std::shared_ptr<MessageRouter>& office,
+void run_in_world(const std::shared_ptr<MessageRouter>& router,
                   const std::function<void(const Group& world)>& f) {
-  Membership everybody{.name = "world", .rank = office->rank(), .world_ranks = {}};
-  for (int i = 0; i < office->size(); ++i) everybody.world_ranks.push_back(i);
-  const auto transport = std::make_shared<MessageTransport>(office, std::move(everybody));
-  office->context()->hosts = host_names(*transport);
+  Membership everybody{.name = "world", .rank = router->rank(), .world_ranks = {}};
+  for (int i = 0; i < router->size(); ++i) everybody.world_ranks.push_back(i);
+  const auto transport = std::make_shared<MessageTransport>(router, std::move(everybody));
+  router->context()->hosts = host_names(*transport);
   f(Group(transport));
-  office->flush();
+  router->flush();
   transport->run({Operation::kBarrier}, nullptr, nullptr);
 }
 
@@ -88,21 +88,21 @@ void run_process_rank(const LaunchEnvironment& place,
   context->timeout = options.timeout;
   context->local_rank = place.local_rank;
   context->local_size = place.local_size;
-  const auto office = std::make_shared<MessageRouter>(make_wire(place, options.timeout), context);
-  if (office->size() != place.size) {
+  const auto router = std::make_shared<MessageRouter>(make_wire(place, options.timeout), context);
+  if (router->size() != place.size) {
     throw CommError(
         fmt::format("the launcher announces {} ranks and MPI connects {}; link the "
                     "program with the MPI that mpirun belongs to",
-                    place.size, office->size()));
+                    place.size, router->size()));
   }
   try {
-    run_in_world(office, f);
+    run_in_world(router, f);
   } catch (const std::exception& error) {
-    if (office->failure()) throw ReleasedError(error.what());  // the others know the failure
-    office->tell_failure(error.what());
+    if (router->failure()) throw ReleasedError(error.what());  // the others know the failure
+    router->tell_failure(error.what());
     throw;
   }
-  office->close();
+  router->close();
 }
 
 }  // namespace megatron::comm

@@ -9,7 +9,7 @@
 
 namespace megatron::comm {
 
-// run_process_rank throws it on a rank that failed only because another one had failed.
+// Thrown by run_process_rank on a rank that failed only because another one had failed.
 class ReleasedError : public CommError {
  public:
   using CommError::CommError;

@@ -63,8 +63,8 @@ std::optional<std::string> read_private(const std::string& path) {
   return checked(std::move(text), path);
 }
 
-// The user's own file, created if missing; none if it cannot be created. If several processes
-// create it at once, one wins and all read the same text.
+// The user's file, created if missing; nothing if it cannot be created. If several processes create
+// it concurrently, one wins and all read the same text.
 std::optional<std::string> own_file(const std::string& home) {
   const std::string directory = home + "/.megatron";
   const std::string path = directory + "/secret";

@@ -8,13 +8,13 @@
 
 namespace megatron::comm {
 
-// A text that only the ranks and hosts of a job know. Both ends of a connection prove that they
-// know it (tcp/channel.h); the text itself is never sent.
+// A secret shared by the ranks and hosts of a job. Both ends of a connection prove that they know
+// it (tcp/channel.h); it is never sent itself.
 class Secret {
  public:
   using Digest = std::array<uint8_t, 32>;
 
-  // The empty secret, which proves nothing.
+  // The empty secret: no authentication.
   Secret() = default;
   explicit Secret(std::string text) : text_(std::move(text)) {}
   // 32 random bytes from the system.
@@ -32,7 +32,7 @@ class Secret {
   std::string text_;
 };
 
-// Are both equal? Takes a time that does not depend on where they differ.
+// Compares in constant time.
 bool is_equal(const Secret::Digest& a, const Secret::Digest& b);
 // Unpredictable bytes.
 std::array<uint8_t, 32> random_bytes();

@@ -7,7 +7,7 @@
 
 namespace megatron::comm {
 
-// parallel_for in this thread uses `count` threads from now on; 0 changes nothing.
+// From now on parallel_for in this thread uses `count` threads; 0 changes nothing.
 inline void use_threads(int64_t count) {
 #if defined(_OPENMP)
   if (count > 0) omp_set_num_threads(static_cast<int>(count));
@@ -16,7 +16,7 @@ inline void use_threads(int64_t count) {
 #endif
 }
 
-// The number of parallel_for's threads for each of `num_ranks` ranks of this process.
+// The number of threads for parallel_for in each of `num_ranks` ranks of this process.
 inline int shared_threads(int num_ranks) { return std::max(1, num_threads() / num_ranks); }
 
 }  // namespace megatron::comm

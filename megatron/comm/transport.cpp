@@ -40,7 +40,7 @@ Transport::Transport(Membership membership, std::shared_ptr<RankContext> context
 
 Transport::~Transport() = default;
 
-bool Transport::may_wait(std::chrono::steady_clock::time_point begin) {
+bool Transport::may_keep_waiting(std::chrono::steady_clock::time_point begin) {
   return std::chrono::steady_clock::now() - begin <= context_->timeout.load();
 }
 

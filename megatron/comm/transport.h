@@ -24,7 +24,7 @@ struct Membership {
   std::vector<int> world_ranks;  // of all members, in the order of the group
 };
 
-// The call of the rank that sends or receives the message.
+// The call that sends or receives the message.
 Call call_of(const Transfer& transfer);
 
 class PendingStates;
@@ -43,7 +43,7 @@ struct RankContext {
   int local_rank = 0;              // among the ranks of this host, and their number
   int local_size = 1;
   std::shared_ptr<nccl::Watchdog> watchdog;  // of the rank's GPU, once it has communicated
-  // The number of groups of each name and members, which tells equal groups apart.
+  // Counts groups of equal name and members, to tell them apart.
   std::map<std::pair<std::string, std::vector<int>>, int> num_groups;
 };
 
@@ -72,15 +72,15 @@ class Transport {
 
   // The reason to stop waiting, if a rank of the world is known to have failed.
   virtual std::optional<std::string> failure() const { return {}; }
-  // Looks for failures that no call has noticed yet. Thread safe.
-  virtual void hear_news() {}
-  // For waits outside of run() and exchange(), which call it again and again: hears news, and tells
-  // whether a wait that began then may go on. It may until the time-out, and longer while another
-  // rank is at work (Working).
-  virtual bool may_wait(std::chrono::steady_clock::time_point begin);
+  // Checks for failures that no call has noticed yet. Thread safe.
+  virtual void check_for_failures() {}
+  // For polling waits outside of run() and exchange(): checks for failures, and returns true if a
+  // wait that began at `begin` may go on: until the time-out, and longer while another rank is at
+  // work (Working).
+  virtual bool may_keep_waiting(std::chrono::steady_clock::time_point begin);
   // A member's last call (FlightRecorder::last), if this rank can see it.
   virtual std::string last_call(int member) const;
-  // Prints the last calls of all visible ranks to standard error, whichever rank asks.
+  // Prints the last calls of all visible ranks to standard error; any rank may call it.
   virtual void print_flight_records() const;
   // The members' shared state if they are threads of this process, else null.
   virtual ThreadGroup* threads() { return nullptr; }
@@ -95,7 +95,7 @@ class Transport {
   const std::shared_ptr<RankContext> context_;
 };
 
-// The host's remaining part of an exchange of messages. Belongs to its transport.
+// The host's remaining part of an exchange of messages. Owned by its transport.
 class UnfinishedExchange {
  public:
   // Call once, when the messages are needed. The transport may then reuse the object for another
@@ -125,10 +125,10 @@ class DeviceTransport {
   }
   // "NCCL", ..., for messages.
   virtual const char* name() const = 0;
-  // See comm::can_record() and comm::meet_for_launch().
+  // See comm::can_record() and comm::launch_barrier().
   virtual bool can_record() { return false; }
-  virtual void meet_for_launch() {}
-  // The group's own high-priority stream, for work beside the rank's stream.
+  virtual void launch_barrier() {}
+  // The group's own high-priority stream, for work that overlaps the rank's stream.
   virtual Stream own_stream() = 0;
   // The states of this rank's pending collectives.
   PendingStates& pending_states() { return *pending_states_; }
@@ -137,7 +137,7 @@ class DeviceTransport {
   const std::unique_ptr<PendingStates> pending_states_;
 };
 
-// The transport of a rank alone: collectives are the identity; messages are a bug.
+// The transport of a single rank: collectives are the identity; messages are a bug.
 std::shared_ptr<Transport> make_self_transport(Membership membership);
 
 }  // namespace megatron::comm

@@ -13,9 +13,9 @@ struct RankContext;
 //
 //   const comm::Working working(world, "saving iteration 40");
 //
-// The others wait for it without limit and report its work. A time-out measures the silence of a
-// rank: a stopped or dead process is silent, and so is a rank that waits for another one inside
-// this scope.
+// The others wait for it without limit and report its work. A time-out measures the time without a
+// sign of life: a stopped or dead process gives none, nor does a rank that waits for another one
+// inside this scope.
 class Working {
  public:
   Working(const Group& group, std::string what);

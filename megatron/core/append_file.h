@@ -7,9 +7,9 @@
 
 namespace megatron {
 
-// A log file of a run. It grows by whole records, which readers see at once. A record that cannot
-// be written (a full disk) is dropped and does not end the run: the first loss is a warning, later
-// records are tried again, and a second warning counts the missing ones.
+// A log file of a run. It grows by whole records, immediately visible to readers. A record that
+// cannot be written (a full disk) is dropped and does not end the run: the first failure warns,
+// later records are tried again, and a second warning counts the dropped ones.
 class AppendFile {
  public:
   // Opens or creates `path` and the directories above it. Throws IoError, which begins with `flag`

@@ -8,22 +8,22 @@
 //
 //   crc32c 1a2b3c4d 51432 model.safetensors
 //
-// A line for each file: CRC-32C, bytes, and the name relative to the folder.
+// One line per file: CRC-32C, bytes, and the name relative to the folder.
 namespace megatron {
 
 inline constexpr const char* kChecksumsFile = "checksums.crc32c";
 
-// Writes the list of all files in a folder and below, or of some, in place of an older list. Throws
-// IoError.
+// Writes the list of all files in the folder and below, or of `names` alone, replacing an older
+// list. Throws IoError.
 void write_checksums(const std::filesystem::path& folder);
 void write_checksums(const std::filesystem::path& folder, std::span<const std::string> names);
 
-// Reads a file whole if the list beside it names it, and throws FormatError unless it is as it was.
-// Files that are not in a list are not read. Throws IoError.
+// Reads the whole file if the list beside it names it, and throws FormatError if size or checksum
+// differ. Unlisted files are not read. Throws IoError.
 void expect_checksum(const std::filesystem::path& file);
-// The same for a file that people edit: a warning in place of FormatError.
+// The same for a file that people edit: warns instead of throwing FormatError.
 void warn_of_change(const std::filesystem::path& file);
-// The same as expect_checksum() for each file of the folder's list, which all must be there.
+// expect_checksum() for each file in the folder's list; all of them must exist.
 void expect_checksums(const std::filesystem::path& folder);
 
 }  // namespace megatron

@@ -34,7 +34,7 @@ enum class DType {
 int64_t size_of(DType dtype);
 // "float32", "bfloat16", "int64", ...
 std::string_view name_of(DType dtype);
-// Can elements be converted to other floating-point types? Those of FP8 cannot without their scale.
+// True for types that convert to other floating-point types without a scale; false for FP8.
 bool is_floating(DType dtype);
 bool is_float8(DType dtype);
 

@@ -3,18 +3,18 @@
 namespace megatron {
 namespace {
 
-// One line per problem: only the first kMostLines, each cut to kMostCharacters.
+// One line per problem: only the first kMaxLines, each cut to kMaxCharacters.
 std::string lines_of(const std::vector<std::string>& problems) {
-  constexpr size_t kMostLines = 50;
-  constexpr size_t kMostCharacters = 4000;
+  constexpr size_t kMaxLines = 50;
+  constexpr size_t kMaxCharacters = 4000;
   std::string text;
-  for (size_t i = 0; i < problems.size() && i < kMostLines; ++i) {
+  for (size_t i = 0; i < problems.size() && i < kMaxLines; ++i) {
     if (!text.empty()) text += '\n';
-    text += problems[i].substr(0, kMostCharacters);
-    if (problems[i].size() > kMostCharacters) text += " ...";
+    text += problems[i].substr(0, kMaxCharacters);
+    if (problems[i].size() > kMaxCharacters) text += " ...";
   }
-  if (problems.size() > kMostLines) {
-    text += "\nand " + std::to_string(problems.size() - kMostLines) + " more of this kind";
+  if (problems.size() > kMaxLines) {
+    text += "\nand " + std::to_string(problems.size() - kMaxLines) + " more of this kind";
   }
   return text;
 }

@@ -33,10 +33,10 @@ std::string read_text(const std::filesystem::path& path);
 
 // A new file, written in order through a buffer. It appears under its name only when commit()
 // succeeds; before that the bytes are in "<path>.tmp-megatron", which this object locks and its
-// destructor removes. What a killed program left there is locked by nobody: the next writer of the
-// path removes it. Of several that write one path, the second writes "<path>.tmp-megatron-2".
-// Every call throws IoError with path and reason (a full disk, a missing directory). The system
-// starts moving bytes to the device while later ones are still being written.
+// destructor removes. A temporary file left by a killed program is unlocked, and the next writer of
+// the path removes it. A second concurrent writer of the path uses "<path>.tmp-megatron-2". Every
+// call throws IoError with path and reason (a full disk, a missing directory). Write-back to the
+// device starts while later bytes are still being written.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);
@@ -64,24 +64,25 @@ class FileWriter {
   bool is_synced_ = false;
   std::string buffer_;
   int64_t bytes_written_ = 0;
-  int64_t bytes_on_the_way_ = 0;  // given to the system to write
+  int64_t bytes_on_the_way_ = 0;  // write-back has started
 };
 
 // Writes `text` atomically: readers see the old file or the whole new one. Throws IoError.
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 
-// Commits two files that are read together and have one parent. Old ones of their names stay until
-// both are on the device, and the old second one never accompanies the new first one, even if the
-// power fails in between. Throws IoError.
+// Commits two files that are read together and have one parent. Existing files of their names stay
+// until both are on the device, and the old second file never accompanies the new first one, even
+// after a power failure in between. Throws IoError.
 void commit_together(FileWriter& first, FileWriter& second);
 
-// Copies a file; the copy appears whole or not at all. Throws IoError.
+// Copies a file atomically: the copy appears whole or not at all. Throws IoError.
 void copy_whole_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Syncs a directory, so that a rename inside it survives a power cut. Throws IoError.
 void sync_directory(const std::filesystem::path& directory);
 
-// Does `path` still name the open file? Whoever waits for the lock on a file must ask afterwards.
+// True if `path` still names the open file. Check after waiting for a lock on a file: its previous
+// holder may have renamed or deleted it.
 bool is_still_named(int descriptor, const std::filesystem::path& path);
 
 }  // namespace megatron

@@ -5,11 +5,11 @@
 #include <cstdint>
 
 // The two 8-bit floating-point types of Micikevicius et al. 2022 (arXiv:2209.05433). Storage only:
-// a tensor in FP8 means its elements divided by a scale that is stored elsewhere.
+// elements of an FP8 tensor are scaled, and the scale is stored elsewhere.
 namespace megatron {
 
-// A number of 1 sign bit, 7 - kMantissa exponent bits and kMantissa mantissa bits. kLargest is the
-// code of the largest finite number.
+// 1 sign bit, 7 - kMantissa exponent bits and kMantissa mantissa bits. kLargest is the code of the
+// largest finite number.
 template <int kMantissa, int kBias, uint32_t kLargest>
 struct Float8 {
   // NaN has the code kNan, with either sign. Larger codes than kLargest that are not NaN are
@@ -19,7 +19,7 @@ struct Float8 {
   uint8_t bits = 0;
 
   Float8() = default;
-  // Rounds to nearest even; what exceeds the largest number becomes that number; NaN stays NaN.
+  // Rounds to nearest even; saturates at the largest finite number; NaN stays NaN.
   Float8(float value) {  // NOLINT(google-explicit-constructor): a storage type
     const uint32_t u = std::bit_cast<uint32_t>(value);
     bits = static_cast<uint8_t>((u >> 24 & 0x80u) | code_of(u & 0x7fffffffu));

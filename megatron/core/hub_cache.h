@@ -19,7 +19,7 @@ std::filesystem::path model_path(const std::string& name, const char* flag,
 std::filesystem::path dataset_path(const std::string& name, const char* flag,
                                    const EnvironmentLookup& variable = own_environment);
 
-// The same for a name that may be nothing of this kind.
+// The same, but nothing in place of ConfigError.
 std::optional<std::filesystem::path> find_model_path(
     const std::string& name, const EnvironmentLookup& variable = own_environment);
 

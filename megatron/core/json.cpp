@@ -23,7 +23,7 @@ std::string at_place(std::string_view text, size_t byte) {
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 0x80; }
 bool is_inside_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Is the byte, counted from 1, a part of something that is not UTF-8, or does it cut it off?
+// True if the byte, counted from 1, belongs to, or truncates, an invalid UTF-8 sequence.
 bool is_no_utf8(std::string_view text, size_t byte) {
   size_t at = byte - 1;
   if (at > 0 && is_ascii(text[at])) --at;
@@ -33,7 +33,7 @@ bool is_no_utf8(std::string_view text, size_t byte) {
   return first + utf8_length(text, first) <= at;
 }
 
-// A byte of the text, which tells where the parser is.
+// A byte of the text, which tracks the parser's position.
 class JsonPlace {
  public:
   using iterator_category = std::input_iterator_tag;

@@ -10,7 +10,7 @@ namespace megatron {
 // Calls `read`, a function that returns a std::string, in a child process and returns its result.
 // Throws FormatError with the file and the reason if
 //
-//   - `read` throws: the message of an Error as it is, that of another exception after the file,
+//   - `read` throws: an Error's message unchanged, another exception's message after the file,
 //   - a signal ends the child,
 //   - the child needs more than 1 GiB and 16 times the size of the file, or
 //   - more seconds of a processor than 5 and one for each 20 MB of the file, or one minute and one

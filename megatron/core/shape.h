@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// The extents of a tensor, at most kMaxDims of them, each >= 0. A scalar has none. No allocation.
+// The extents of a tensor, at most kMaxDims of them, each >= 0. A scalar has none. Never allocates.
 class Shape {
  public:
   static constexpr int kMaxDims = 6;

@@ -22,7 +22,7 @@ struct Slot {
   std::atomic<size_t> size{0};
   std::array<char, 1024> path{};
 
-  // Whether the slot went from one state to another here, and in no other thread.
+  // Compare-and-swap of a slot's state; true if this thread made the transition.
   bool change(SlotState from, SlotState to) { return state.compare_exchange_strong(from, to); }
 };
 

@@ -8,8 +8,8 @@
 
 namespace megatron {
 
-// Starts up to `count` threads that call `work`, for callers that can use fewer. If the system
-// allows fewer, warns and names their purpose ("reading samples"). The caller joins them.
+// Starts up to `count` threads that call `work`; the caller joins them. If the system allows fewer,
+// warns and names their purpose ("reading samples").
 std::vector<std::thread> start_threads(int64_t count, const std::function<void()>& work,
                                        std::string_view purpose);
 

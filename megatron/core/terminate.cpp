@@ -20,7 +20,8 @@ void write_error(std::string_view text, std::string_view remedy = {}) {
 
 [[noreturn]] void explain_and_exit() {
   constexpr std::string_view kRemedy =
-      "; the program cannot go on: a library failed, perhaps on a damaged file, or this is a bug";
+      "; the program cannot continue: a library failed, perhaps on a damaged file, or this is a "
+      "bug";
   try {
     if (const std::exception_ptr current = std::current_exception()) {
       std::rethrow_exception(current);

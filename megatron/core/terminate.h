@@ -2,9 +2,8 @@
 
 namespace megatron {
 
-// From now on an exception that nothing catches, in any thread, ends the process with "error: ..."
-// on standard error and exit code 1, in place of the runtime's words and SIGABRT. Does not
-// allocate.
+// From now on an uncaught exception in any thread ends the process with "error: ..." on standard
+// error and exit code 1, instead of the runtime's message and SIGABRT. Does not allocate.
 void explain_uncaught_exceptions();
 
 // The message for exhausted memory.

@@ -14,7 +14,7 @@
 
 namespace megatron {
 
-// The dataset and the sample in it for each sample of a blend.
+// For each sample of a blend, its dataset and the sample in that dataset.
 //   dataset_index         [size]
 //   dataset_sample_index  [size]
 struct BlendIndex {
@@ -22,16 +22,15 @@ struct BlendIndex {
   NpyArray<int64_t> dataset_sample_index;
 };
 
-// Deals `size` samples so that after each of them every dataset is as near to its weight as
-// possible: sample k comes from the dataset d with the largest weights[d] * max(k, 1) - (samples so
-// far).
-// REQUIRES: 1 <= weights.size() <= 32766.
+// Interleaves datasets so that every prefix of the `size` samples matches the weights as closely as
+// possible: sample k comes from the dataset d with the largest weights[d] * max(k, 1) - (samples of
+// d so far). REQUIRES: 1 <= weights.size() <= 32766.
 BlendIndex build_blend_index(std::span<const double> weights, int64_t size);
 
 // The weights divided by their sum, with numpy's rounding.
 std::vector<double> normalised_weights(std::span<const double> weights);
 
-// Several datasets dealt by weight into one.
+// Several datasets interleaved by weight.
 class BlendedDataset final : public SampleDataset {
  public:
   struct Options {
@@ -52,7 +51,7 @@ class BlendedDataset final : public SampleDataset {
   void read(int64_t sample, std::span<int64_t> out) const override;
 
   const BlendIndex& index() const { return index_; }
-  // The text that identifies the blend; Megatron names files after its digest.
+  // Identifies the blend; Megatron names cache files after its digest.
   const std::string& description() const { return description_; }
 
  private:

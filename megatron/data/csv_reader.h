@@ -9,9 +9,8 @@
 
 namespace megatron {
 
-// The rows of comma-separated values as in RFC 4180: fields may stand in double quotes, which hold
-// commas, line ends and doubled double quotes. Blank lines between rows are skipped, as pandas
-// does.
+// Reads comma-separated values (RFC 4180): quoted fields may contain commas, line ends and doubled
+// double quotes. Skips blank lines between rows, as pandas does.
 class CsvReader {
  public:
   // `lines` must outlive it.

@@ -16,10 +16,9 @@
 
 namespace megatron {
 
-// Makes batches ahead of the consumer on worker threads and returns them in the sampler's order,
-// for any number of workers. Without workers, or if the system allows no thread, makes each batch
-// on demand. One consumer thread. The destructor waits for batches that are being made, not for
-// planned ones.
+// Prefetches batches on worker threads and returns them in the sampler's order, for any number of
+// workers. Without workers, or if the system allows no thread, makes each batch on demand. One
+// consumer thread. The destructor waits for batches being made, not for planned ones.
 template <class Batch>
 class DataLoader {
  public:
@@ -94,7 +93,7 @@ class DataLoader {
         } catch (...) {
           slot.error = std::current_exception();
         }
-        // Nothing follows the end or an error: idle workers stop, too.
+        // No batch follows the end or an error: idle workers stop, too.
         if (!group) stopped_ = true;
       }
       if (group) {

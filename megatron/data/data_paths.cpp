@@ -92,7 +92,7 @@ std::optional<SplitBounds> part_of(const std::string& word) {
 
 bool is_group_name(const std::string& word) { return word.size() > 1 && word.back() == ':'; }
 
-// The words of a weighted group: its name, then weight, part and prefix, repeated, separated by
+// The items of a weighted group: its name, then weight, part and prefix, repeated, separated by
 // commas.
 Blend weighted_group(std::span<const std::string> words, std::string_view flag) {
   const auto fail = [&](const std::string& what) {
@@ -123,7 +123,8 @@ Blend weighted_group(std::span<const std::string> words, std::string_view flag) 
   return blend;
 }
 
-// The weighted groups, if the items begin with a group's name; one quoted item may hold many words.
+// The weighted groups, if the items begin with a group's name; one quoted argument may hold many
+// items.
 std::vector<Blend> groups_of(std::span<const std::string> items, std::string_view flag) {
   std::vector<std::string> words;
   for (const std::string& item : items) {

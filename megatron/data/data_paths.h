@@ -13,7 +13,7 @@ namespace megatron {
 
 // One dataset, or several to blend into one.
 struct Blend {
-  std::string name;                   // of a weighted group; empty: none
+  std::string name;                   // name of a weighted group; may be empty
   std::vector<std::string> prefixes;  // empty: nothing was given
   // One per prefix: the weights of the blend. Empty: a single prefix, read in order, or several,
   // each read once and weighted by its size.
@@ -27,18 +27,18 @@ struct Blend {
 // prefix, weight start:end prefix ...", in which start and end are fractions of the documents.
 // `flag` names the source in messages. Throws ConfigError.
 Blend parse_blend(std::span<const std::string> items, std::string_view flag);
-// The same for data that is only evaluated, which may have several groups with different names.
-// Empty if there are no items.
+// The same for evaluation data, which may have several groups with different names. Empty if there
+// are no items.
 std::vector<Blend> parse_blends(std::span<const std::string> items, std::string_view flag);
 
-// Each dataset on its own, under one of the names, or that of its files:
+// Each dataset as a separate group, under one of the names, or that of its files:
 // --multiple-validation-sets. Throws ConfigError for weights, groups, another number of names, and
 // equal names.
 std::vector<Blend> separate_blends(std::span<const std::string> items,
                                    std::span<const std::string> names, std::string_view flag);
 
 // The sources of samples: one blend cut by --split, or the blends of train, valid and test.
-// Training has one blend; each blend of the others is evaluated on its own.
+// Training has one blend; each blend of the others is evaluated separately.
 struct DataPaths {
   Blend all;
   std::array<std::vector<Blend>, 3> per_split;
@@ -48,8 +48,8 @@ struct DataPaths {
 // --per-split-data-args-path. Throws ConfigError, IoError, FormatError.
 DataPaths data_paths(const DataConfig& config);
 
-// Checks the paths before a run builds anything: one sentence for each that is wrong or missing.
-// `evaluates`: validation and test data are read, too.
+// Checks the paths before a run builds anything: one sentence for each invalid or missing path.
+// `evaluates`: also checks validation and test data.
 std::vector<std::string> path_problems(const DataConfig& config, bool evaluates);
 
 }  // namespace megatron

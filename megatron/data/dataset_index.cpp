@@ -19,7 +19,7 @@ constexpr uint64_t kVersion = 1;
 constexpr int64_t kMmididxHeader = 34;
 constexpr int64_t kTntidxHeader = 56;
 
-// Reads fields of one file, and says what is wrong with them.
+// Reads fields of one file and reports problems.
 class IndexReader {
  public:
   IndexReader(std::span<const std::byte> bytes, const std::filesystem::path& path)

@@ -40,7 +40,7 @@ namespace megatron {
 //   72+24N      8D      document index, i64
 enum class IndexFormat { kMmididx, kTntidx };
 
-// Where the arrays of an index lie. Checks sizes and offsets of the arrays, not their values.
+// The locations of an index's arrays. Checks sizes and offsets of the arrays, not their values.
 struct IndexLayout {
   IndexFormat format = IndexFormat::kMmididx;
   TokenDtype dtype = TokenDtype::kInt32;
@@ -49,21 +49,21 @@ struct IndexLayout {
   int64_t lengths = 0;    // offset; i32 or, in TNTIDX, i64
   int64_t pointers = 0;   // offset; i64
   int64_t documents = 0;  // offset; i64
-  int64_t modes = 0;      // offset; 0: there are none
+  int64_t modes = 0;      // offset; 0: none
 
   int64_t bytes_per_length() const { return format == IndexFormat::kMmididx ? 4 : 8; }
-  // What a pointer counts: bytes, or tokens.
+  // The unit of a pointer in bytes: 1, or the size of a token.
   int64_t bytes_per_pointer_unit() const {
     return format == IndexFormat::kMmididx ? 1 : token_bytes(dtype);
   }
 };
 
-// Throws FormatError if `bytes`, the contents of the file `path`, are no index of either format, or
-// too few.
+// Throws FormatError if `bytes`, the contents of the file `path`, are not an index of either
+// format, or truncated.
 IndexLayout read_index_layout(std::span<const std::byte> bytes, bool multimodal,
                               const std::filesystem::path& path);
 
-// What a builder knows of its sequences.
+// The contents of an index under construction.
 struct IndexContents {
   TokenDtype dtype = TokenDtype::kInt32;
   std::vector<int32_t> lengths;
@@ -71,7 +71,7 @@ struct IndexContents {
   std::vector<int8_t> modes;  // empty unless multimodal
 };
 
-// Writes an index; MMIDIDX alone has modes.
+// Writes an index; only MMIDIDX has modes.
 void write_index(FileWriter& file, IndexFormat format, const IndexContents& contents);
 
 }  // namespace megatron

@@ -26,9 +26,9 @@ struct DatasetOptions {
   CacheNaming cache_naming = CacheNaming::kCore05;
 };
 
-// The text that identifies the index of one split of one dataset, as JSON; Megatron names cache
-// files after it. `class_name` is Megatron's name of the dataset class; classes with settings of
-// their own append them. An empty `num_samples` means one epoch.
+// The JSON that identifies the index of one split of one dataset; Megatron names cache files after
+// it. `class_name` is Megatron's name of the dataset class; classes with own settings append them.
+// An empty `num_samples` means one epoch.
 nlohmann::ordered_json dataset_description(std::string_view class_name,
                                            const std::string& dataset_path, Split split,
                                            std::optional<int64_t> num_samples,

@@ -26,10 +26,10 @@ DatasetCounts merge_datasets(std::span<const std::filesystem::path> inputs,
                              const std::filesystem::path& output_prefix,
                              const IndexedDataset::Options& options);
 
-// Element type, counts and lengths of a dataset, one "name: value" a line.
+// Element type, counts and lengths of a dataset, one "name: value" per line.
 std::string summary_of(const IndexedDataset& data);
 
-// The first `max_tokens` ids of each sequence of a document, one sequence a line. Throws Error if
+// The first `max_tokens` ids of each sequence of a document, one sequence per line. Throws Error if
 // there is no such document.
 std::string document_text(const IndexedDataset& data, int64_t document, int64_t max_tokens);
 

@@ -22,7 +22,7 @@ constexpr const char* kAbbreviations =
     // initials; the other letters may be words or names at the end of a sentence
     "c d e f g h j k l m n p r s t u v w";
 
-// No border between these words and a number: "No. 5", "pp. 3-7".
+// No sentence boundary between these words and a number: "No. 5", "pp. 3-7".
 constexpr const char* kBeforeNumbers =
     "no nos vol vols p pp ch fig figs eq eqs sec art approx c ca est op";
 

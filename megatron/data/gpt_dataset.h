@@ -14,9 +14,9 @@
 
 namespace megatron {
 
-// The samples of one split of one indexed dataset: its sequences are shuffled and concatenated, cut
-// into runs of seq_length + 1 tokens (neighbours share one), and shuffled again.
-// Order and cache files are those of Megatron-LM core_r0.5.0.
+// The samples of one split of one indexed dataset: sequences are shuffled and concatenated, cut
+// into samples of seq_length + 1 tokens (adjacent samples share one), and shuffled again. Order and
+// cache files are those of Megatron-LM core_r0.5.0.
 class GptDataset final : public SampleDataset {
  public:
   // Loads the index from the cache, or builds and caches it. `num_samples` is the required minimum;
@@ -27,7 +27,7 @@ class GptDataset final : public SampleDataset {
   int64_t num_samples() const override { return index_.num_samples(); }
   int64_t sample_size() const override { return seq_length_ + 1; }
   void read(int64_t sample, std::span<int64_t> out) const override;
-  // The sequences that a sample has tokens of, in its order. Throws Error as read() does.
+  // The sequences from which a sample has tokens, in order. Throws Error as read() does.
   std::vector<int64_t> sequences_of(int64_t sample) const;
 
   const GptIndex& index() const { return index_; }

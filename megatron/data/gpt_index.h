@@ -20,13 +20,12 @@ struct EpochPlan {
   int64_t num_samples_before_last_epoch = 0;
 };
 
-// The fewest epochs that give num_samples samples of seq_length + 1 tokens (neighbours share one
-// token); one epoch if num_samples is empty.
-// REQUIRES: tokens_per_epoch > 0, seq_length > 0.
+// The fewest epochs that give num_samples samples of seq_length + 1 tokens (adjacent samples share
+// one token); one epoch if num_samples is empty. REQUIRES: tokens_per_epoch > 0, seq_length > 0.
 EpochPlan plan_epochs(int64_t tokens_per_epoch, std::optional<int64_t> num_samples,
                       int64_t seq_length);
 
-// The place of each sample of one split of one dataset. Three arrays, equal to Megatron's:
+// Locates each sample of one split of one dataset. Three arrays, equal to Megatron's:
 //
 //   document_index  [epochs * sequences]  sequences in the order of concatenation
 //   sample_index    [num_samples + 1, 2]  first token of each sample: position in document_index,
@@ -51,10 +50,10 @@ struct GptIndex {
   int64_t num_positions() const { return (sample_index.size() + wide_sample_index.size()) / 2; }
 };
 
-// Tokens of a run of sequences. REQUIRES: the range is inside the dataset.
+// Number of tokens in a range of sequences. REQUIRES: the range is inside the dataset.
 int64_t count_tokens(const IndexedDataset& data, IndexRange sequences);
 
-// The size of the index of these sequences.
+// The size in bytes of the index of these sequences.
 int64_t index_bytes(IndexRange sequences, const EpochPlan& plan);
 
 // Builds the index of these sequences, in time and memory proportional to the number of samples and

@@ -20,7 +20,7 @@ constexpr int64_t kScanGrain = int64_t{1} << 18;  // fewest sequences that pay f
 constexpr int64_t kMaxLength = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxPointer = std::numeric_limits<int64_t>::max() / 8;  // fits in any unit
 
-// What is wrong if one file of a dataset is missing; it guesses the user's intention.
+// The error message for a missing file of a dataset, with a guess at the user's intention.
 std::string missing_text(const std::filesystem::path& prefix, const std::filesystem::path& path) {
   const std::string extension = prefix.extension().string();
   const bool has_extension = extension == ".bin" || extension == ".idx";

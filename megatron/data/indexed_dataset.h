@@ -17,14 +17,14 @@
 namespace megatron {
 
 // A dataset is two files. `<prefix>.bin` holds the tokens without header or padding. `<prefix>.idx`
-// holds the place of each sequence, in a format of dataset_index.h.
+// locates each sequence, in a format of dataset_index.h.
 
 // `<prefix>.idx` and `<prefix>.bin`.
 std::filesystem::path index_file(const std::filesystem::path& prefix);
 std::filesystem::path tokens_file(const std::filesystem::path& prefix);
-// The sentence of IndexedDataset's error if one of them is missing.
+// IndexedDataset's error message if one of them is missing.
 std::optional<std::string> missing_file_problem(const std::filesystem::path& prefix);
-// Do both files exist?
+// True if both files exist.
 bool dataset_exists(const std::filesystem::path& prefix);
 
 // Borrowed tokens of one element type, as in the mapped file.
@@ -75,7 +75,7 @@ class IndexedDataset {
   // Throws Error if the range is not inside the dataset.
   TokenView sequence(int64_t sequence) const;
   TokenView tokens(int64_t sequence, int64_t offset, int64_t count) const;
-  // Sequences [begin, end) as one run of tokens, which are contiguous in the file.
+  // The tokens of sequences [begin, end), which are contiguous in the file.
   TokenView slice(int64_t begin, int64_t end) const;
 
  private:

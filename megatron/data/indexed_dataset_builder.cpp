@@ -30,8 +30,8 @@ bool fits(Token token) {
 
 constexpr size_t kBlock = 64;
 
-// Writes kBlock tokens as integers of type Stored; false if one of them does not fit. The compiler
-// uses vectors, as it knows how many there are.
+// Writes kBlock tokens as integers of type Stored; false if one of them does not fit. The constant
+// count lets the compiler vectorize.
 template <class Stored, class Token>
 bool narrow_block(const Token* tokens, std::byte* to) {
   std::array<Stored, kBlock> stored;

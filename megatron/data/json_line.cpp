@@ -19,7 +19,7 @@ static_assert(JsonLineParser::kPadding >= AsciiBlock::kBytes);
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Do the bytes hold a surrogate, encoded as in UTF-8?
+// True if the bytes contain a surrogate encoded as in UTF-8.
 bool has_surrogate(std::string_view text) {
   for (size_t i = text.find('\xED'); i != std::string_view::npos; i = text.find('\xED', i + 1)) {
     if (i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0xA0) return true;
@@ -33,7 +33,7 @@ struct Problem {
   std::string text;
 };
 
-// What a letter means behind a backslash; 0: nothing.
+// The character of an escape letter after a backslash; 0: invalid.
 constexpr std::array<char, 256> kEscapes = [] {
   std::array<char, 256> escapes{};
   constexpr std::string_view kNames = "\"\\/bfnrt";
@@ -42,7 +42,7 @@ constexpr std::array<char, 256> kEscapes = [] {
   return escapes;
 }();
 
-// The values of hexadecimal digits; -1: it is none.
+// The value of a hexadecimal digit; -1 for other characters.
 constexpr std::array<int8_t, 256> kHexDigits = [] {
   std::array<int8_t, 256> digits{};
   for (int8_t& digit : digits) digit = -1;
@@ -62,7 +62,7 @@ struct Value {
   std::vector<std::string> texts;
 };
 
-// A parser that is as strict as Python's, and reports the place and the reason of errors.
+// A parser as strict as Python's, which reports position and reason of errors.
 class PythonJsonParser {
  public:
   PythonJsonParser(std::string_view line, const std::vector<std::string>& keys)
@@ -355,17 +355,17 @@ class PythonJsonParser {
   const std::vector<std::string>& keys_;
 };
 
-// Reads the commonest lines in one pass: an object whose values are texts. What it does not take is
-// left to the other parsers, and so are all errors; bytes beyond ASCII are not checked.
+// Fast path for the most frequent lines, in one pass: an object whose values are texts. Leaves
+// other lines, and all errors, to the other parsers; does not check bytes beyond ASCII.
 class FlatObject {
  public:
-  // REQUIRES: kPadding bytes behind `line` are readable, and line.size() + kPadding ones at `to`
+  // REQUIRES: kPadding bytes after `line` are readable, and line.size() + kPadding bytes at `to`
   // are writable.
   FlatObject(std::string_view line, char* to)
       : p_(line.data()), end_(line.data() + line.size()), to_(to) {}
 
-  // Calls take(key, text) for the members, in order; false if this is another line. The texts lie
-  // at `to`.
+  // Calls take(key, text) for the members, in order; false for other lines. The texts are stored at
+  // `to`.
   template <class Take>
   bool parse(const Take& take) {
     if (!skip('{')) return false;
@@ -413,7 +413,7 @@ class FlatObject {
     return false;
   }
 
-  // An escape is longer than what it stands for.
+  // An escape is longer than its character.
   bool parse_escape() {
     if (end_ - p_ < 2) return false;
     if (p_[1] == 'u') return parse_unicode_escape();
@@ -458,7 +458,7 @@ class FlatObject {
 struct JsonLineParser::Fast {
   simdjson::dom::parser parser;
   std::vector<char> flat_texts;
-  int lines_that_are_not_flat = 0;  // so many that follow are not tried
+  int lines_that_are_not_flat = 0;  // number of following lines to parse without the fast path
 };
 
 JsonLineParser::JsonLineParser(std::vector<std::string> keys)

@@ -10,12 +10,12 @@
 
 namespace megatron {
 
-// Reads the texts of some keys of one JSON object per line, with the rules of Python's json module:
-// the last of equal keys wins, NaN and Infinity are numbers, numbers have no limit. Anything else
-// than JSON in valid UTF-8 is a problem. Not thread safe.
+// Extracts the texts under some keys from one JSON object per line, by the rules of Python's json
+// module: the last of equal keys wins, NaN and Infinity are numbers, numbers have no limit. Reports
+// anything but JSON in valid UTF-8 as a problem. Not thread safe.
 class JsonLineParser {
  public:
-  // Readable bytes that parse() needs behind a line; their content does not matter.
+  // Readable bytes that parse() needs after a line; their content does not matter.
   static constexpr size_t kPadding = 64;
 
   explicit JsonLineParser(std::vector<std::string> keys);
@@ -23,7 +23,7 @@ class JsonLineParser {
   JsonLineParser(const JsonLineParser&) = delete;
   JsonLineParser& operator=(const JsonLineParser&) = delete;
 
-  // The problem of the line, or nothing. REQUIRES: kPadding bytes behind `line` are readable.
+  // Returns the problem of the line, if any. REQUIRES: kPadding bytes after `line` are readable.
   std::optional<std::string> parse(std::string_view line);
   // The texts under keys[key] from the last parse(): one text, or those of a list. Valid until the
   // next parse().

@@ -67,7 +67,7 @@ Packing packing_of(const std::filesystem::path& path) {
 // One past the last line end in `text`; 0 if there is none. A final \r does not count, because it
 // may be half of a \r\n.
 size_t end_of_last_line(std::string_view text) {
-  // rfind() looks at one byte after the other, which is slow in long lines.
+  // rfind() scans byte by byte, which is slow in long lines.
   const auto end_of_last = [&](char c, size_t size) -> size_t {
     const void* const found = ::memrchr(text.data(), c, size);
     return found == nullptr
@@ -227,7 +227,7 @@ bool LineReader::next(LineChunk& chunk) {
           fmt::format("{}: {}", path_.string(),
                       too_long_line(num_lines_ + 1, static_cast<int64_t>(max_line_bytes_))));
     }
-    // One line is longer than the buffer. A byte more than the limit shows that it is exceeded.
+    // One line is longer than the buffer. One byte beyond the limit shows that it is exceeded.
     wanted = std::max(size + 1, std::min(2 * wanted, max_line_bytes_ + 1));
     buffer.resize(wanted + kPadding);
   }

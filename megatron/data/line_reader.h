@@ -11,21 +11,21 @@
 
 namespace megatron {
 
-// Some whole lines of a text file, without their line ends.
+// Complete lines of a text file, without their line ends.
 struct LineChunk {
   std::vector<std::string_view> lines;  // into `buffer`
   int64_t first_line = 0;               // line number of lines[0] in its file, from 1
   std::string buffer;                   // reused for every chunk; zeros follow the last line
 };
 
-// Reads a text file in chunks of whole lines. As in Python, \n, \r\n and a lone \r end a line, and
-// the last line needs no end. Decompresses files that begin like gzip or xz files, whatever their
-// names. Not thread safe.
+// Reads a text file in chunks of complete lines. As in Python, \n, \r\n and a lone \r end a line,
+// and the last line needs no end. Decompresses gzip and xz files, recognized by their first bytes.
+// Not thread safe.
 class LineReader {
  public:
-  // Readable bytes behind each line of a chunk.
+  // Readable bytes after each line of a chunk.
   static constexpr size_t kPadding = 64;
-  // A chunk and what is made of it stay in the fast memory of a core.
+  // A chunk and the data computed from it fit into a core's L2 cache.
   static constexpr size_t kDefaultChunkBytes = size_t{1} << 18;
 
   // Chunks hold about chunk_bytes, more for longer lines. Throws IoError, and FormatError for other

@@ -48,7 +48,7 @@ Json t5_description(const std::string& prefix, Split split, std::optional<int64_
   return description;
 }
 
-// Do all rows of a cached index name sentences of this dataset?
+// True if all rows of a cached index refer to sentences of this dataset.
 bool fits(const SentenceIndex& index, const IndexedDataset& data,
           const SentenceIndexOptions& options) {
   if (index.num_samples() < std::max<int64_t>(options.num_samples.value_or(0), 1)) return false;

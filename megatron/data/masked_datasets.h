@@ -22,7 +22,7 @@ struct BertSample {
   std::span<int64_t> labels;        // [s] the original of a masked token, else -1
   std::span<int64_t> loss_mask;     // [s] 1 for masked tokens
   std::span<int64_t> padding_mask;  // [s] 1 for tokens, 0 for padding
-  int64_t& is_random;               // 1: B precedes A in the text (the binary head's label)
+  int64_t& is_random;               // 1: B precedes A in the text (the label of the binary head)
   int64_t& is_truncated;
 };
 
@@ -41,7 +41,7 @@ struct T5Sample {
 };
 
 // Pairs of sentences with masked words (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1), equal to
-// the samples of Megatron-LM core_r0.5.0. With a binary head a sample has two parts, exchanged in
+// the samples of Megatron-LM core_r0.5.0. With a binary head a sample has two segments, swapped in
 // every second sample; without it has one.
 class BertDataset final : public SampleDataset {
  public:

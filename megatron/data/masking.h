@@ -23,17 +23,17 @@ struct MaskingVocabulary {
   std::vector<bool> continues_word;  // [size] the piece begins with "##"
 };
 
-// For each id of a vocabulary: does its piece go on with a word, as "##ing" does?
+// For each id of a vocabulary, true if its piece continues a word, as "##ing" does.
 std::vector<bool> continuation_pieces(const Tokenizer& tokenizer);
 
-// The amount of masking, and the lengths of its runs.
+// The fraction of masked tokens, and the lengths of masked runs.
 struct MaskingOptions {
   double probability = 0.15;
   int64_t max_ngram = 3;      // maximum words of a run
   bool is_geometric = false;  // lengths of runs: geometric(0.2), or proportional to 1 / length
 };
 
-// Neighbouring tokens that are masked together.
+// Adjacent tokens that are masked together.
 struct MaskedSpan {
   std::vector<int64_t> positions;  // ascending
   std::vector<int64_t> originals;  // their tokens

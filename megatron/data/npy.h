@@ -31,7 +31,7 @@ std::string npy_header(std::string_view descr, std::span<const int64_t> shape);
 // A .npy file mapped into memory: format 1.0, 2.0 or 3.0, C order.
 class NpyFile {
  public:
-  // Throws IoError; FormatError for anything that is not such a file or is truncated.
+  // Throws IoError; FormatError for truncated and other files.
   explicit NpyFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }

@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// A number in [1, most], from the place of its document in the run.
+// A pseudo-random number in [1, most], a function of the document's position in the run.
 int64_t drawn_length(int64_t most, int64_t sample, int64_t document, Split split, uint64_t key) {
   const auto words = philox(
       {static_cast<uint32_t>(document), static_cast<uint32_t>(split), static_cast<uint32_t>(sample),
@@ -22,7 +22,7 @@ double position_weight(int64_t position, int64_t s) {
   return 2.0 * static_cast<double>(s - position) / static_cast<double>(s + 1);
 }
 
-// The tokens of a sequence that count in the loss, on average over the lengths of its prefix.
+// The expected number of a sequence's tokens in the loss, over the lengths of its prefix.
 double counted_tokens(int64_t s, const PrefixOptions& options) {
   if (!options.loss_on_targets_only) return static_cast<double>(s);
   if (!options.reweight_loss) return static_cast<double>(s + 1) / 2;

@@ -15,19 +15,19 @@ struct PrefixOptions {
   uint64_t seed = 0;                  // of the run
 };
 
-// Makes the sequences of a batch those of a prefix language model (Wang et al. 2022,
-// arXiv:2204.05832, sec. 2.1): sets prefix_ends, weights and divisor of the loss.
+// Turns a batch into one for a prefix language model (Wang et al. 2022, arXiv:2204.05832, sec.
+// 2.1): sets prefix_ends, weights and divisor of the loss.
 //
 // The length of a prefix is uniform in [1, n]; n is the length of the sequence, or of the document
-// without its eod. It depends on the seed, the split, the place of the sample in the order of the
-// run and the number of the document alone.
+// without its eod. It depends only on the seed, the split, the position of the sample in the order
+// of the run and the number of the document.
 //
 //   loss_on_targets_only  tokens before the last one of a prefix have weight 0
 //   reweight_loss         the weight of position i is multiplied by 2 (s - i) / (s + 1)
 //
-// Compat: as in Megatron-DeepSpeed the sum of the weighted losses is divided by the number of
-// tokens that count on average, not by the weights of this batch: by b s, with loss_on_targets_only
-// b (s + 1) / 2, or b times the mean of the sums of the last weights if reweight_loss is on, too.
+// Compat: as in Megatron-DeepSpeed the sum of the weighted losses is divided by the expected number
+// of counted tokens, not by the weights of this batch: by b s, with loss_on_targets_only b (s + 1)
+// / 2, or b times the mean of the sums of the last weights if reweight_loss is on, too.
 void add_prefixes(GptBatch& batch, Split split, const PrefixOptions& options);
 
 }  // namespace megatron

@@ -16,8 +16,8 @@
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
+#include "megatron/data/ordered_section.h"
 #include "megatron/data/sentence_splitter.h"
-#include "megatron/data/turnstile.h"
 
 namespace megatron {
 namespace {
@@ -37,7 +37,7 @@ struct EncodedKey {
   }
 };
 
-// Lines on their way from the reader to the datasets. The memory is reused.
+// A chunk of lines in flight from the reader to the datasets. Its memory is reused.
 struct Work {
   int64_t number = 0;  // position in the output
   std::filesystem::path file;
@@ -124,7 +124,7 @@ class LineEncoder {
   }
 
  private:
-  // The problem of the line, or nothing; then each key has one more document.
+  // Returns the problem of the line, or nothing after adding a document to each key.
   std::optional<std::string> encode_line(std::string_view line, Work& work) {
     if (std::optional<std::string> problem = parser_.parse(line)) return problem;
     for (size_t k = 0; k < work.keys.size(); ++k) {
@@ -343,7 +343,7 @@ PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& toke
 
   Input input(std::move(files), passes);
   Output output(config, tokenizer, events);
-  Turnstile turnstile;
+  OrderedSection section;
   std::mutex failure_mutex;
   std::exception_ptr failure;
   const auto work_off = [&] {
@@ -352,12 +352,12 @@ PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& toke
       Work work;
       while (input.next(work)) {
         encoder.encode(work, passes);
-        if (!turnstile.pass(work.number, [&] { output.add(work); })) return;
+        if (!section.run(work.number, [&] { output.add(work); })) return;
       }
     } catch (...) {
       const std::lock_guard lock(failure_mutex);
       if (!failure) failure = std::current_exception();
-      turnstile.break_down();
+      section.abort();
     }
   };
   std::vector<std::thread> threads = start_threads(config.workers - 1, work_off, "tokenizing");

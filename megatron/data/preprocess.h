@@ -18,7 +18,7 @@ struct PreprocessConfig {
   std::string input = {};  // a file, also of gzip or xz; a glob pattern if partitions > 1
   std::vector<std::string> json_keys = {"text"};
   bool split_sentences = false;
-  bool keep_newlines = false;    // sentences keep the white space behind them
+  bool keep_newlines = false;    // sentences keep the white space after them
   std::string lang = "english";  // of the sentences; see sentence_rules()
   bool append_eod = false;
   std::string output_prefix = {};
@@ -46,7 +46,7 @@ struct PreprocessStats {
 
 // Callbacks, called in the order of the output by one thread at a time.
 struct PreprocessEvents {
-  // For each log_interval documents; several calls follow each other where many documents arrive at
+  // Called for each log_interval documents; several times in a row if many documents arrive at
   // once.
   std::function<void(const PreprocessStats&)> on_progress;
   // Gets "file:line: reason".
@@ -54,8 +54,8 @@ struct PreprocessEvents {
 };
 
 // The datasets have the documents in the order of the input. With partitions > 1 the lines of all
-// input files are dealt to the partitions in turn, and the partitions follow each other, unless
-// keep_sequential_samples is set.
+// input files are distributed round-robin over the partitions, and the output concatenates the
+// partitions, unless keep_sequential_samples is set.
 //
 // Throws FormatError at the first bad line (unless skip_bad_lines), IoError, and ConfigError if
 // config has problems; then no dataset appears.

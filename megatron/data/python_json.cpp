@@ -16,7 +16,7 @@ std::string quoted(const Json& text) {
   return text.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-// One object or array, one member a line.
+// One object or array, one member per line.
 void append(std::string& out, const Json& value, size_t depth) {
   if (value.is_number_float()) {
     out += python_repr(value.get<double>());

@@ -12,7 +12,7 @@ namespace megatron {
 // The samples of one microbatch of one rank.
 struct SampleGroup {
   std::vector<int64_t> indices;  // into the dataset, micro_batch_size of them
-  // Position of the first one in the order of all samples of the run, over all ranks.
+  // Position of the first one in the global order of samples over all ranks.
   int64_t first_sample = 0;
 };
 
@@ -31,14 +31,14 @@ struct SamplerOptions {
   int64_t micro_batch_size = 0;
   int64_t data_parallel_rank = 0;
   int64_t data_parallel_size = 1;
-  bool data_sharding = true;  // kCyclic: each rank stays in its own part of the data
+  bool data_sharding = true;  // kCyclic: each rank samples from its own shard of the data
 };
 
-// kSingle: dataset order, once. Of every micro_batch_size * data_parallel_size samples (a lot) each
-// rank takes its micro_batch_size in rank order; a last incomplete lot is dropped. kCyclic: a new
-// random order in each epoch, for ever; an epoch is the largest number of complete lots. Throws
-// ConfigError if the dataset has nothing (left) to read, or if consumed_samples is not a number of
-// whole lots (kCyclic).
+// kSingle: dataset order, once. From every micro_batch_size * data_parallel_size samples (a lot)
+// each rank takes micro_batch_size in rank order; an incomplete last lot is dropped. kCyclic:
+// endless, with a new random order in each epoch; an epoch has as many complete lots as possible.
+// Throws ConfigError if no sample is left, or (kCyclic) if consumed_samples is not a multiple of
+// the lot.
 std::unique_ptr<Sampler> make_sampler(const SamplerOptions& options);
 
 }  // namespace megatron

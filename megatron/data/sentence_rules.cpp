@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-// The parts of a text between separators; an empty last part does not count.
+// The parts of a text between separators, without an empty last part.
 std::vector<std::string> parts_of(std::string_view text, char separator) {
   std::vector<std::string> parts;
   while (!text.empty()) {

@@ -15,8 +15,9 @@ namespace megatron {
 struct SentenceRules {
   using Words = std::set<std::string, std::less<>>;
 
-  // The known uses of a word: at the begin of sentences, in the middle, or at an unknown place,
-  // with an upper or lower case first letter. The values are those in NLTK's files.
+  // Flags for observed uses of a word: at the beginning of sentences, in the middle, or at an
+  // unknown position, with an upper or lower case first letter. The values are those in NLTK's
+  // files.
   static constexpr int kMiddleUpper = 4;
   static constexpr int kAnyUpper = 2 | 4 | 8;
   static constexpr int kBeginLower = 16;

@@ -88,7 +88,7 @@ size_t repeated_length(std::string_view text, size_t at) {
   return dots - (last_has_space ? 1 : 0) >= 2 ? last + 1 - at : 0;
 }
 
-// Does a word end before `at`?
+// True if a word ends before `at`.
 bool stops_word(std::string_view line, size_t at) {
   const auto stops = [&](size_t i) {
     return i >= line.size() || is_in(kNeverInWord, line[i]) || space_length(line, i) > 0 ||
@@ -163,7 +163,7 @@ bool is_dotted_letters(std::string_view word) {
   return true;
 }
 
-// The closing quotes and brackets at the begin of `text` that belong to the previous sentence.
+// The closing quotes and brackets at the beginning of `text` that belong to the previous sentence.
 struct Closers {
   size_t length = 0;
   size_t with_space = 0;
@@ -228,7 +228,7 @@ void SentenceSplitter::split_chunk(std::string_view text,
     while (space > word.end + 1 && !is_in(kSpaces, text[space - 1])) --space;
     const bool has_space = space > word.end + 1;
     const size_t word_begin = has_space ? space : word.begin;
-    // Only the last of several candidates inside one word counts.
+    // Uses only the last of several candidates inside one word.
     if (!is_first && word.end <= word_begin) decide();
     word = {word_begin, found.begin};
     candidate = found;
@@ -290,7 +290,7 @@ bool SentenceSplitter::find_candidate_with_space(std::string_view text, size_t f
   return false;
 }
 
-// Does a token end a sentence that another one follows?
+// True if a token ends a sentence and another one follows.
 bool SentenceSplitter::has_break(std::string_view context) {
   Token* token = nullptr;
   Token* next = &tokens_[0];
@@ -354,7 +354,7 @@ void SentenceSplitter::classify_before(Token& token, const Token& next) const {
   if (answer == Answer::kNo || is_name) token.is_break = false;
 }
 
-// Judges by the case of the first letter.
+// Decides by the case of the first letter.
 SentenceSplitter::Answer SentenceSplitter::begins_sentence(const Token& token) const {
   constexpr std::string_view kPunctuation = ";:,.!?";
   if (token.text.size() == 1 && kPunctuation.find(token.text[0]) != std::string_view::npos) {

@@ -11,7 +11,7 @@ namespace megatron {
 
 // Cuts text into sentences by Punkt's method (Kiss and Strunk 2006, see SentenceRules). Every full
 // stop, question mark and exclamation mark with text after it is a candidate; the words around it
-// decide. White space between sentences is dropped, unless it is kept. Not thread safe.
+// decide. White space between sentences is dropped, unless keep_newlines is set. Not thread safe.
 //
 // Compat: with the rules of a folder of NLTK's punkt_tab the sentences are those of NLTK 3.6.6 to
 // 3.9.1; like core_r0.5.0's tools/preprocess_data.py this first cuts the text into chunks of

@@ -32,7 +32,7 @@ struct IndexRange {
 // ConfigError if there are more or all are 0.
 SplitMatrix parse_split(std::string_view text);
 
-// The parts that are in the same split of both matrices.
+// For each split, the intersection of its parts in both matrices.
 SplitMatrix intersection(const SplitMatrix& a, const SplitMatrix& b);
 
 // The elements of a split of n elements; rounds bounds, halves to even.

@@ -120,7 +120,7 @@ class SplitBuilder {
   std::vector<nlohmann::ordered_json> descriptions_;
 };
 
-// Adds what was built for a split. A named blend is a group of its own, unless it is trained on.
+// Adds the dataset of a split. A named blend becomes a separate group, except for training.
 void add_dataset(SplitDatasets& datasets, Split split, const std::string& name,
                  std::shared_ptr<const SampleDataset> dataset) {
   if (split == Split::kTrain) {
@@ -133,7 +133,7 @@ void add_dataset(SplitDatasets& datasets, Split split, const std::string& name,
   }
 }
 
-// Do these bounds leave out every document of the blend? Few documents and --split may do that.
+// True if these bounds exclude every document of the blend, as --split may with few documents.
 bool is_empty(OpenDatasets& open, const Blend& blend, const SplitBounds& bounds,
               bool is_split_by_document) {
   return std::ranges::all_of(blend.prefixes, [&](const std::string& prefix) {
@@ -189,7 +189,7 @@ SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts&
     if (!bounds || samples.of(split) == 0) continue;
     if (is_split && split != Split::kTrain &&
         is_empty(open, paths.all, *bounds, maker.is_split_by_document)) {
-      // Compat: in Megatron-LM building the index of no documents does not end.
+      // Compat: Megatron-LM never finishes building an index of no documents.
       warn(fmt::format(
           "--split {} leaves no document for the {} split, which will not be evaluated; change it, "
           "or add data",

@@ -16,7 +16,7 @@
 
 namespace megatron {
 
-// A dataset that is evaluated on its own.
+// A dataset that is evaluated separately.
 struct DatasetGroup {
   std::string name;  // empty: it is all data of its split
   std::shared_ptr<const SampleDataset> dataset;
@@ -27,7 +27,7 @@ struct SplitDatasets {
   std::shared_ptr<const SampleDataset> train;
   std::shared_ptr<const SampleDataset> valid;
   std::shared_ptr<const SampleDataset> test;
-  // Named groups in place of valid and of test.
+  // Named groups, instead of valid and test.
   std::vector<DatasetGroup> valid_groups = {};
   std::vector<DatasetGroup> test_groups = {};
 
@@ -37,8 +37,8 @@ struct SplitDatasets {
 
 // Makes one class of dataset from an indexed dataset.
 struct DatasetMaker {
-  // Identifies the index of the dataset at a prefix: dataset_description() with the class's own
-  // part.
+  // Describes the index of the dataset at a prefix: dataset_description() and the class's own
+  // settings.
   std::function<nlohmann::ordered_json(const std::string& prefix, Split split,
                                        std::optional<int64_t> num_samples,
                                        const DatasetOptions& options)>
@@ -48,14 +48,14 @@ struct DatasetMaker {
       std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
       std::optional<int64_t> num_samples, const DatasetOptions& options)>
       make;
-  // What --split divides: documents, or sequences.
+  // True if --split divides documents; false: sequences.
   bool is_split_by_document = false;
-  // The parts of the data; empty: those of --split.
+  // The split of the data; empty: that of --split.
   std::optional<SplitMatrix> split_matrix = {};
 };
 
 // Opens, splits, indexes and blends the data of the flags, with the sample order of Megatron-LM
-// core_r0.5.0. Uses cached indices: let one rank of a host build first, so that the others find
+// core_r0.5.0. Uses cached indices: let one rank per host build them first, so that the others find
 // them. Threads of one process share the result. Throws ConfigError, IoError, FormatError.
 SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts& samples,
                                    int64_t seq_length, int64_t seed, const Tokenizer& tokenizer,

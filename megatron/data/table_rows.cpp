@@ -61,8 +61,8 @@ void read_csv(LineReader& reader, const std::vector<std::string>& columns,
   }
 }
 
-// Gives each object to `take`, with its number, until it returns false: one object a line, or one
-// list of them.
+// Calls `take` for each object, with its number, until it returns false: one object per line, or
+// one list of them.
 void read_objects(LineReader& reader, const std::function<bool(const Json&, int64_t)>& take) {
   const auto object_of = [&](const Json& value, int64_t number) -> const Json& {
     if (value.is_object()) return value;
@@ -91,7 +91,7 @@ void read_objects(LineReader& reader, const std::function<bool(const Json&, int6
   if (list.empty()) return;
   const Json entries = try_parse_ordered_json(list, kJsonLine);
   if (!entries.is_array()) {
-    throw FormatError(fmt::format("{}: a list begins there, and the file is no valid JSON",
+    throw FormatError(fmt::format("{}: a list begins there, and the file is not valid JSON",
                                   reader.path().string()));
   }
   for (size_t i = 0; i < entries.size(); ++i) {

@@ -13,10 +13,10 @@
 // Texts for fine-tuning: whole texts as token ids, in blocks of equal length.
 namespace megatron {
 
-// The ids of texts, one after the other.
+// The concatenated ids of texts.
 struct TokenizedTexts {
   std::vector<int32_t> ids;
-  std::vector<int64_t> ends;  // of each text in `ids`
+  std::vector<int64_t> ends;  // end of each text in `ids`
 
   int64_t num_texts() const { return static_cast<int64_t>(ends.size()); }
   std::span<const int32_t> text(int64_t i) const {
@@ -38,28 +38,28 @@ struct TextBlocks {
   int64_t num_blocks() const { return static_cast<int64_t>(ids.size()) / block_size; }
 };
 
-// Blocks of one id each, 0 .. n - 1: an EpochDataset of them gives the order of n other samples.
+// Blocks of one id each, 0 .. n - 1: an EpochDataset of them orders n samples of any other kind.
 std::shared_ptr<const TextBlocks> numbered_blocks(int64_t n);
 
-// What a model is fine-tuned on.
+// The data of a fine-tuning run.
 struct BlockSplits {
   std::shared_ptr<const TextBlocks> train;
   std::shared_ptr<const TextBlocks> valid;  // null: no evaluation
 };
 
-// Texts [begin, end) in blocks: the ids of each group of 1000 texts are cut into blocks, and what
-// remains of a group is dropped. Compat: so do the example scripts of transformers.
+// Texts [begin, end) in blocks: the ids of each group of 1000 texts are cut into blocks, and the
+// remainder of a group is dropped. Compat: so do the example scripts of transformers.
 TextBlocks text_blocks(const TokenizedTexts& texts, int64_t begin, int64_t end, int64_t block_size);
 
-// Blocks in epochs. Each epoch has the blocks in a new order, and then so many of its first blocks
-// again that the last batch is full.
+// Blocks in epochs. Each epoch has the blocks in a new order, and then repeats its first blocks to
+// fill the last batch.
 class EpochDataset final : public SampleDataset {
  public:
   struct Options {
     int64_t num_samples = 0;
     int64_t batch_size = 1;   // an epoch is a multiple of it
-    bool drops_last = false;  // leave out the last incomplete batch, in place of filling it
-    bool is_shuffled = true;  // by torch.randperm with the seed + epoch; else as they are
+    bool drops_last = false;  // drops an incomplete last batch instead of filling it
+    bool is_shuffled = true;  // by torch.randperm seeded with seed + epoch; else in order
     int64_t seed = 0;
     int64_t last_id = 0;  // a sample has one id more than a block
   };
@@ -73,7 +73,7 @@ class EpochDataset final : public SampleDataset {
 
   // Samples of an epoch: blocks, and repeated ones.
   int64_t epoch_samples() const { return epoch_samples_; }
-  // Does the sample repeat a block of its epoch?
+  // True if the sample repeats a block of its epoch.
   bool is_repeated(int64_t sample) const {
     return sample % epoch_samples_ >= blocks_->num_blocks();
   }

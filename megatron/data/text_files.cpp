@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 enum class Kind { kLines, kCsv, kJson, kParquet };
 
-// By the name, without a final .gz or .xz; none if it is no file of texts.
+// The format by file name, without a final .gz or .xz; nothing for other files.
 std::optional<Kind> kind_of(fs::path file) {
   if (file.extension() == ".gz" || file.extension() == ".xz") file.replace_extension();
   const std::string extension = file.extension();
@@ -97,7 +97,7 @@ std::string key_in(const nlohmann::ordered_json& object, const std::string& colu
 void read_json_list(const LineReader& reader, const std::string& text, const std::string& column,
                     const Take& take) {
   const nlohmann::ordered_json list = try_parse_ordered_json(text, kJsonLine);
-  if (list.is_discarded()) fail(reader, 1, "a list begins here, and the file is no valid JSON");
+  if (list.is_discarded()) fail(reader, 1, "a list begins here, and the file is not valid JSON");
   if (list.empty()) return;
   const std::string key = key_in(list.front(), column);
   for (size_t i = 0; i < list.size(); ++i) {
@@ -165,7 +165,7 @@ std::vector<fs::path> text_files(std::span<const std::string> words) {
           word));
     } else {
       throw ConfigError(
-          fmt::format("{}: is no file of texts; give .txt, .csv, .json, .jsonl or .parquet, or a "
+          fmt::format("{}: is not a text file; give .txt, .csv, .json, .jsonl or .parquet, or a "
                       "folder of them",
                       word));
     }

@@ -15,9 +15,9 @@ struct FileElements {
   std::shared_ptr<void> lease = {};  // of the mapping's pages, see lease_of()
 };
 
-// Returns the memory of a mapped file's elements to the system when the last copy is destroyed. The
-// mapping stays valid, and reading it again is cheap while the file is in the system's cache.
-// Without it, a program that reads a whole file would seem to need as much memory as the file.
+// Releases the pages of a mapped file's elements when the last copy is destroyed (madvise). The
+// mapping stays valid, and reading it again is cheap while the file is in the page cache. Without
+// it, the resident memory of a program that reads a whole file would grow by the file's size.
 std::shared_ptr<void> lease_of(ConstView view);
 
 }  // namespace megatron

@@ -42,7 +42,7 @@ void fill_hole(std::string& name, std::string_view hole, const std::string& text
   if (at != std::string::npos) name.replace(at, hole.size(), text);
 }
 
-// Their name; `layer` is the number that matched() found.
+// Their name; `layer` is the result of matched().
 std::string with_layer(std::string_view pattern, const std::string& layer, int64_t num_layers) {
   std::string name(pattern);
   fill_hole(name, kLayer, layer);
@@ -63,7 +63,7 @@ struct RowBlock {
   int64_t rows;
 };
 
-// The places of queries, keys and values: their tensor, and the first row in it.
+// The locations of queries, keys and values: their tensor, and the first row in it.
 struct QkvPlaces {
   std::array<size_t, 3> part;
   std::array<int64_t, 3> begin;
@@ -311,7 +311,7 @@ void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
   }
 }
 
-// Takes the older end of a name that the file does not have.
+// Uses the older suffix for a name that the file lacks.
 void adapt_ends(const ShardedWeights& file, const NameTable& table,
                 std::vector<TensorMapping>& tensors) {
   for (TensorMapping& tensor : tensors) {

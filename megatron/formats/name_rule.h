@@ -12,16 +12,16 @@
 #include "megatron/formats/sharded.h"
 #include "megatron/tensor/tensor.h"
 
-// Name-and-layout tables: the correspondence between another system's parameters and ours. A format
-// is a table of rules; this file reads and writes by any such table.
+// Tables that map another system's parameter names and layouts to ours. A format is a table of
+// rules; the functions here read and write by any such table.
 namespace megatron {
 
-// The arrangement of their elements. Rows are along our first axis, so weights [out, in] and biases
-// [out] are treated alike; n heads of d channels, g query groups, m = n / g heads a group.
+// The layout of their elements. Rows are along our first axis, so weights [out, in] and biases
+// [out] are treated alike; n heads of d channels, g query groups, m = n / g heads per group.
 enum class Layout {
   kSame,
   kTranspose,  // theirs is [in, out]
-  kPadVocab,   // only ours has rows of padding after the vocabulary; zero when read
+  kPadVocab,   // only ours has padding rows after the vocabulary; zero when read
   // Ours has, for each group, its m query heads, key and value (Megatron-LM's current order).
   kQkvThirds,           // theirs: all queries, then all keys, then all values
   kQkvThirdsTranspose,  // the same, as columns of [in, out]: GPT-2's c_attn
@@ -30,23 +30,23 @@ enum class Layout {
   kGateUp,              // ours: rows of the gate, then of the up projection; theirs: two tensors
 };
 
-// One correspondence. "{i}" in a name stands for a layer number; in their names "{i-1}" stands for
-// the number before it, and "{last}" for that of the last layer. The first rule that fits counts.
+// One mapping. "{i}" in a name stands for a layer number; in their names "{i-1}" stands for the
+// number before it, and "{last}" for that of the last layer. The first matching rule applies.
 struct NameRule {
   std::string_view ours;
-  std::array<std::string_view, 3> theirs;  // as many as the layout needs, then empty
+  std::array<std::string_view, 3> theirs;  // those of the layout, then empty
   Layout layout = Layout::kSame;
 };
 
 // A format.
 struct NameTable {
   std::span<const NameRule> rules;
-  // Some files omit this prefix of all names; both forms are read, the full one is written.
+  // A prefix of all names that some files omit; reads both forms, writes the full one.
   std::string_view optional_prefix;
   // Their tensors without parameters (masks, computed tables); "{i}" as above.
   std::vector<std::string_view> ignored;
   int64_t num_layers = 0;  // for "{last}"
-  // Ends of their names that older files have instead: {"LayerNorm.weight", "LayerNorm.gamma"}.
+  // Suffixes of their names and those in older files: {"LayerNorm.weight", "LayerNorm.gamma"}.
   std::vector<std::pair<std::string_view, std::string_view>> older_ends = {};
 };
 
@@ -78,7 +78,7 @@ std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& 
 std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<ElementReader> theirs,
                                    DType dtype, const LayoutSizes& sizes);
 // Their tensor number `part` from ours, in the dtype of ours. The exact inverse of pieces_of,
-// except for rows of padding.
+// except for padding rows.
 Tensor to_theirs(const TensorMapping& tensor, size_t part, ConstView ours,
                  const LayoutSizes& sizes);
 

@@ -10,8 +10,8 @@
 namespace megatron {
 
 struct PickleOptions {
-  // Classes and functions that no checkpoint needs: keep them as inert objects for inspection, or
-  // reject the file.
+  // Treatment of classes and functions that no checkpoint needs: keep them as inert objects for
+  // inspection, or reject the file.
   bool keep_unexpected_globals = false;
 };
 

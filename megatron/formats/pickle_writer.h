@@ -40,11 +40,11 @@ class PickleWriter {
   void end_list();
   void begin_tuple();
   void end_tuple();
-  // An object of a class, made without arguments; between them its state: a dictionary of
-  // attributes, or what its __setstate__ takes.
+  // An object of a class constructed without arguments; its state is written between the two calls:
+  // a dictionary of attributes, or the argument of its __setstate__.
   void begin_object(std::string_view module, std::string_view name);
   void end_object();
-  // The result of a call with the values between them.
+  // The result of a function call; its arguments are written between the two calls.
   void begin_call(std::string_view module, std::string_view name);
   void end_call();
   void torch_size(std::span<const int64_t> sizes);

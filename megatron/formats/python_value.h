@@ -69,9 +69,9 @@ class PyValue {
   bool is_dict() const;
   bool is_list() const;  // or a tuple
 
-  // Of a list or tuple, otherwise empty.
+  // Items of a list or tuple, otherwise empty.
   std::span<const PyValue> items() const;
-  // Of a dictionary or an object's attributes, otherwise empty.
+  // Entries of a dictionary or of an object's attributes, otherwise empty.
   std::span<const std::pair<PyValue, PyValue>> entries() const;
   // The value of a text key; null if there is none.
   const PyValue* find(std::string_view key) const;

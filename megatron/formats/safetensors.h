@@ -24,18 +24,17 @@ namespace megatron {
 // A safetensors file mapped into memory. Opening reads only the header; tensors are views into the
 // mapping, valid while this object lives.
 //
-// The constructor throws IoError, or FormatError with path and offset for anything that breaks the
-// format: the ranges of the tensors must tile the file without hole or overlap; dtype, shape and
-// bytes must agree; names must be distinct. Element types that this program does not have (float8,
-// complex) throw Unsupported. No input makes it allocate more than a small multiple of the header's
-// size.
+// The constructor throws IoError, or FormatError with path and offset if the format is violated:
+// the ranges of the tensors must tile the file without gap or overlap; dtype, shape and bytes must
+// agree; names must be distinct. Unsupported element types (float8, complex) throw Unsupported.
+// Allocates at most a small multiple of the header's size for any input.
 class SafetensorsFile {
  public:
   struct Entry {
     TensorSpec spec;
     int64_t offset = 0;  // of its first byte, from the start of the file
-    // Elements inside the mapping. They are aligned to their size only if the writer aligned them,
-    // as this program's does: read a foreign file through copy_of() or memcpy.
+    // Elements inside the mapping. Aligned to their size only if the writer aligned them, as
+    // SafetensorsWriter does: read foreign files through copy_of() or memcpy.
     ConstView view;
   };
 
@@ -71,8 +70,8 @@ class SafetensorsWriter {
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
                     const std::map<std::string, std::string>& metadata = {});
 
-  // The required order of writing: larger elements first, which aligns every tensor to its element
-  // size; otherwise as given.
+  // The tensors in the required order of writing: sorted by element size, largest first, which
+  // aligns every tensor to its element size; otherwise as given.
   std::span<const TensorSpec> specs() const { return specs_; }
 
   // The size of the complete file, known from the start.
@@ -82,8 +81,7 @@ class SafetensorsWriter {
   // Writes the elements of the next tensor. Throws ShapeError or DtypeError unless they match
   // specs().
   void write(ConstView elements);
-  // The same for elements with an owner. They are written while the caller continues; a later call
-  // reports errors.
+  // The same for elements with an owner: asynchronous; a later call reports errors.
   void write_later(FileElements elements);
 
   // REQUIRES: every tensor was written.

@@ -45,12 +45,12 @@ class ShardedWeights {
   std::map<std::string, std::string> files_;
 };
 
-// Returns the elements of a tensor for writing, with their owner if they have memory of their own.
+// Returns the elements of a tensor for writing, with their owner if they own memory.
 using TensorSource = std::function<FileElements(const TensorSpec& spec)>;
 
 // Writes model.safetensors (or pytorch_model.bin), or shards of at most max_shard_bytes and their
 // index, into an existing folder. Tensors fill shards in the given order; one larger than the limit
-// has a shard of its own. Asks for the elements of one tensor at a time. Throws IoError;
+// has a shard of its own. Requests the elements of one tensor at a time. Throws IoError;
 // ConfigError if the folder has safetensors, which readers would prefer to the new files.
 void write_sharded(const std::filesystem::path& directory, std::span<const TensorSpec> specs,
                    int64_t max_shard_bytes, const TensorSource& source,

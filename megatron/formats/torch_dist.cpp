@@ -20,7 +20,7 @@ using Offset = std::vector<int64_t>;
 constexpr size_t kMaxMetadata = size_t{1} << 30;
 constexpr const char* kRemedy = "the checkpoint is damaged, copy the whole directory again";
 
-// A tuple of sizes or offsets; none if it is something else.
+// A tuple of sizes or offsets; nothing for other values.
 std::optional<Offset> numbers_in(const PyValue* value) {
   if (value == nullptr || !value->is_list() || value->items().size() > Shape::kMaxDims) {
     return std::nullopt;
@@ -181,7 +181,7 @@ class TorchDistDirectory::Parser {
       if (!is_inside) fail(fmt::format("says that a piece of {} is outside of it", name));
       if (!seen.emplace(*offset, true).second) continue;  // another rank's copy
       const TorchDistIndex::Place place = place_of(name, *offset);
-      // Before anybody takes memory for them.
+      // Checked before memory is allocated for them.
       const int64_t element = tensor.dtype ? size_of(*tensor.dtype) : 1;
       if (*numel_of(*shape) > place.bytes / element) {
         fail(fmt::format("says that {} bytes hold a piece {} of {}", place.bytes,

@@ -16,8 +16,8 @@
 #include "megatron/formats/torch_file.h"
 
 // The checkpoints of torch.distributed.checkpoint: a directory with a pickle, ".metadata", which
-// says what tensors and objects there are and where their pieces lie in the other files. Each piece
-// is what torch.save writes.
+// lists tensors and objects and locates their pieces in the other files. Each piece is in the
+// format of torch.save.
 namespace megatron {
 
 inline constexpr const char* kTorchDistMetadata = ".metadata";
@@ -44,11 +44,11 @@ struct TorchDistIndex {
   std::map<std::string, Place> objects;
 };
 
-// A directory whose files are mapped. Opening reads ".metadata" alone and compares sizes; pieces
-// are read on demand, from several threads if need be.
+// A directory of mapped files. Opening reads only ".metadata" and checks sizes; pieces are read on
+// demand. Thread safe.
 //
-// Throws IoError; FormatError for a damaged ".metadata", for files that are missing or shorter than
-// it says, and for pieces that are not what it says; Unsupported for compressed pieces.
+// Throws IoError; FormatError for a damaged ".metadata", and for files or pieces that contradict
+// it; Unsupported for compressed pieces.
 class TorchDistDirectory {
  public:
   explicit TorchDistDirectory(const std::filesystem::path& directory);

@@ -50,7 +50,7 @@ void write_tensor(PickleWriter& pickle, const TorchDistIndex::Tensor& tensor) {
   pickle.end_object();
 }
 
-// An entry of the dictionary of places.
+// An entry of the dictionary of locations.
 void write_place(PickleWriter& pickle, const std::string& name, const std::vector<int64_t>* offset,
                  const TorchDistIndex::Place& place) {
   pickle.begin_object(kModule, "MetadataIndex");

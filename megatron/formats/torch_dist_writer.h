@@ -10,7 +10,7 @@
 // Checkpoints for torch.distributed.checkpoint (torch_dist.h), without Python.
 namespace megatron {
 
-// Writes the pieces of one rank into a file, one behind the other.
+// Writes the pieces of one rank into a file, one after the other.
 class TorchDistFile {
  public:
   // Throws IoError; the file appears with commit().
@@ -25,7 +25,7 @@ class TorchDistFile {
   FileWriter file_;
 };
 
-// Writes a list of one object that is None, for which ranks keep a place. Throws IoError.
+// Writes [None], a placeholder for an object of the ranks. Throws IoError.
 TorchDistIndex::Place write_empty_object(const std::filesystem::path& path);
 
 // Writes ".metadata" into the directory. Throws IoError.

@@ -129,7 +129,7 @@ void TorchFile::open_stream(const PickleOptions& options) {
   }
   document_->set_root(next());
   const PyValue keys = next();
-  // Storages do not tell the size of their elements, but tensors do. So storages are located after
+  // The size of elements is stored with tensors, not with storages. So storages are located after
   // all keys are known.
   std::map<std::string_view, int64_t> element_bytes;
   std::vector<PyValue> pending = {document_->root()};
@@ -146,7 +146,7 @@ void TorchFile::open_stream(const PickleOptions& options) {
     const std::string_view name = key.text().value_or("");
     const auto known = element_bytes.find(name);
     if (known == element_bytes.end() || rest.size() < sizeof(int64_t)) {
-      throw FormatError(fmt::format("{}: the storage {} is cut off or belongs to no tensor",
+      throw FormatError(fmt::format("{}: the storage {} is truncated or is not part of a tensor",
                                     path().string(), name));
     }
     int64_t numel = 0;

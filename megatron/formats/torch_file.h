@@ -27,7 +27,7 @@ namespace megatron {
 class TorchFile {
  public:
   explicit TorchFile(const std::filesystem::path& path, const PickleOptions& options = {});
-  // What torch.save wrote into a part of a file. REQUIRES: `bytes` are of that file.
+  // An output of torch.save that is a part of a file. REQUIRES: `bytes` are inside that file.
   TorchFile(std::shared_ptr<const MappedFile> file, std::span<const std::byte> bytes,
             const PickleOptions& options = {});
   TorchFile(TorchFile&&) = default;
@@ -60,7 +60,7 @@ class TorchFile {
   std::unique_ptr<Checked> checked_ = std::make_unique<Checked>();
 };
 
-// Does the file begin like one of torch.save? False if it cannot be read.
+// True if the file begins like one of torch.save. False if it cannot be read.
 bool is_torch_file(const std::filesystem::path& path);
 
 }  // namespace megatron

@@ -20,7 +20,7 @@ class TorchWriter {
  public:
   // Throws IoError; the file appears with commit().
   explicit TorchWriter(std::filesystem::path path);
-  // Writes behind what `file` has; commit() ends this part, not the file.
+  // Appends to `file`; commit() ends this part, not the file.
   explicit TorchWriter(FileWriter& file);
 
   // The writer of the object. Tensors go through tensor().
@@ -33,10 +33,9 @@ class TorchWriter {
 
   // Writes the elements of the next tensor; the first call ends the pickle.
   void write(ConstView elements);
-  // The same for elements with an owner. They are written while the caller continues; a later call
-  // reports errors.
+  // The same for elements with an owner: asynchronous; a later call reports errors.
   void write_later(FileElements elements);
-  // Writes some elements of the next tensor, of any shape, for callers that have it in pieces.
+  // Writes some elements of the next tensor, of any shape, for callers that write it in pieces.
   void write_part_later(FileElements elements);
   // REQUIRES: every tensor was written.
   void commit();

@@ -28,7 +28,7 @@ constexpr std::string_view kZipMagic = "PK\x03\x04";
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr std::string_view kUnpackedPrefix = "megatron-unpacked-";
 
-// Takes the content of an entry block by block.
+// Consumes the content of an entry block by block.
 class ContentWriter {
  public:
   ContentWriter(const ZipEntry& entry, const fs::path& archive, const fs::path& target)
@@ -104,7 +104,7 @@ int open_directory(const fs::path& path) {
   return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-// Those of killed programs are locked by nobody.
+// Directories of killed programs are unlocked.
 void remove_dead_directories() {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(fs::temp_directory_path(), ignored)) {
@@ -164,7 +164,7 @@ void UnpackedArchive::make_directory(const fs::path& archive) {
           parent.string(), archive.string(), std::generic_category().message(errno)));
     }
     directory_ = pattern;
-    // Before it was locked, another program may have taken it for dead.
+    // Another program may have removed it as abandoned before it was locked.
     ::flock(descriptor_, LOCK_EX);
     if (is_still_named(descriptor_, directory_)) return;
     ::close(std::exchange(descriptor_, -1));

@@ -4,17 +4,17 @@
 
 namespace megatron {
 
-// Is it a zip archive of files? False for a file of torch.save, which is a zip archive, too, and if
-// it cannot be read.
+// True for a zip archive of files. False for a file of torch.save, which is a zip archive, too, and
+// for unreadable files.
 bool is_archive_of_files(const std::filesystem::path& path);
 
-// The files of a zip archive in a new directory below that of temporary files (TMPDIR), which lives
-// as long as this. It is locked, so that the next archive removes the directories of killed
+// Unpacks a zip archive into a new directory below TMPDIR, which the destructor removes. The
+// directory is locked, so that the next archive can detect and remove directories of killed
 // programs.
 class UnpackedArchive {
  public:
-  // Throws IoError; FormatError, Unsupported (zip.h), also for content that does not have its size
-  // or checksum.
+  // Throws IoError; FormatError, Unsupported (zip.h), also for content of the wrong size or
+  // checksum.
   explicit UnpackedArchive(const std::filesystem::path& archive);
   ~UnpackedArchive();
   UnpackedArchive(const UnpackedArchive&) = delete;

@@ -10,19 +10,19 @@
 
 namespace megatron {
 
-// Runs tasks in order on a separate thread, so that the producer of elements continues while
-// earlier ones are written. For one caller.
+// Runs write tasks in order on a separate thread, so that the producer can continue meanwhile. One
+// caller thread.
 class WriteBehind {
  public:
-  // Waiting tasks hold at most max_bytes, unless there is only one.
+  // Pending tasks hold at most max_bytes, unless there is only one.
   explicit WriteBehind(int64_t max_bytes = int64_t{64} << 20) : max_bytes_(max_bytes) {}
-  // Drops tasks that have not begun.
+  // Drops tasks that have not started.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // `bytes` is the memory that the task holds until it is done. Waits for room. Throws the error of
-  // an earlier task; after an error no further task runs.
+  // `bytes` is the memory that the task holds until it is done. Blocks while max_bytes is exceeded
+  // (back-pressure). Throws the error of an earlier task; after an error no further task runs.
   void push(int64_t bytes, std::function<void()> task);
   // Waits until all tasks are done; throws like push().
   void finish();

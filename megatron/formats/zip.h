@@ -25,14 +25,14 @@ struct ZipEntry {
 };
 
 enum class ZipContent {
-  kStored,           // deflated entries are refused
-  kStoredOrDeflated  // unzip.h unpacks them
+  kStored,           // rejects deflated entries
+  kStoredOrDeflated  // for unzip.h
 };
 
 // The directory of an archive, including zip64. Throws FormatError with `path` and the offset for
 // inconsistencies: entries that overlap or are outside the archive, duplicate names, and names
-// outside the archive's folder; Unsupported for encrypted entries and for those that are compressed
-// in a way that `content` does not name.
+// outside the archive's folder; Unsupported for encrypted entries and for compression methods that
+// `content` does not allow.
 class ZipArchive {
  public:
   // `archive` must outlive this.
@@ -54,7 +54,7 @@ class ZipWriter {
   // Throws IoError; the file appears with commit().
   explicit ZipWriter(std::filesystem::path path)
       : own_(std::make_unique<FileWriter>(std::move(path))), file_(*own_) {}
-  // An archive behind what `file` has: commit() ends the archive, not the file.
+  // Appends an archive to `file`: commit() ends the archive, not the file.
   explicit ZipWriter(FileWriter& file) : file_(file), first_(file.bytes_written()) {}
 
   // Begins the next entry. REQUIRES: the previous one is complete.

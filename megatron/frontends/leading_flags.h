@@ -8,8 +8,8 @@
 
 namespace megatron::frontends {
 
-// The position of the first word that is neither a flag of the table nor its value: where a
-// launcher's own words end and those of the script begin. The number of words if there is none.
+// The position of the first argument that is neither a flag of the table nor its value: where a
+// launcher's own arguments end and the script begins. The number of arguments if there is none.
 size_t end_of_leading_flags(const FlagTable& flags, std::span<const std::string> words);
 
 }  // namespace megatron::frontends

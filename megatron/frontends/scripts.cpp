@@ -57,7 +57,7 @@ constexpr Script kScripts[] = {
     {"merge_mp_partitions.py", "merge-mp-partitions"},
     {"deepspeed_to_megatron.py", "convert-checkpoint"},
     {"deepspeed_to_transformers.py", "convert-checkpoint", "--saver=hf"},
-    // What they make, a checkpoint of this program is: every layout of ranks loads it.
+    // Not needed here: native checkpoints load in any parallel layout.
     {"deepspeed_to_deepspeed.py", "convert-checkpoint", "--saver=native"},
     {"ds_to_universal.py", "convert-checkpoint", "--saver=native"},
     {"zero_to_fp32.py", "convert-checkpoint", "zero-to-fp32"},
@@ -92,7 +92,7 @@ constexpr Module kModules[] = {
     {"deepspeed.launcher.runner", "deepspeed"},
 };
 
-// Whether `path` is `name`, or ends with it after a slash.
+// True if `path` is `name`, or ends with it after a slash.
 bool is_file(std::string_view path, std::string_view name) {
   if (!path.ends_with(name)) return false;
   return path.size() == name.size() || path[path.size() - name.size() - 1] == '/';

@@ -33,7 +33,7 @@ void BeamSearch::add(Hypothesis hypothesis) {
   if (static_cast<int64_t>(finished_.size()) > options_.width) finished_.pop_back();
 }
 
-// All places are taken, and no open beam would get one if it ended now.
+// True if there are `width` finished hypotheses and no live beam would beat one if it ended now.
 bool BeamSearch::cannot_improve(double best_log_probability) const {
   if (static_cast<int64_t>(finished_.size()) < options_.width) return false;
   const auto length = static_cast<int64_t>(beams_.front().tokens.size()) + 1;

@@ -8,7 +8,7 @@ namespace megatron {
 
 struct BeamOptions {
   int64_t width = 0;            // beams, at least 1
-  double length_penalty = 1.0;  // a score is the sum of log-probabilities over length^penalty
+  double length_penalty = 1.0;  // score = sum of log-probabilities / length^penalty
 };
 
 // A finished beam.
@@ -25,27 +25,27 @@ struct BeamCandidate {
   double log_probability = 0;  // of all tokens of the beam and this one
 };
 
-// The bookkeeping of a beam search by Megatron-LM's rules: which candidates go on, which are
-// finished, and when to stop. It knows no model.
+// The state of a beam search by Megatron-LM's rules: which candidates continue, which are finished,
+// and when to stop. Independent of any model.
 class BeamSearch {
  public:
   BeamSearch(const BeamOptions& options, std::vector<int32_t> stop_tokens, int64_t max_new_tokens);
 
-  // Beams that go on: 1 before the first step, whose beams would all be alike.
+  // Live beams: 1 before the first step, whose beams would all be alike.
   int64_t num_beams() const { return static_cast<int64_t>(beams_.size()); }
   // Sum of the log-probabilities of a beam's tokens.
   double log_probability(int64_t beam) const;
-  // How many candidates a step needs, best first: two a beam, so that enough go on.
+  // Candidates per step, best first: two per beam, so that enough continue if some stop.
   int64_t num_candidates() const { return 2 * options_.width; }
 
-  // Takes the best candidates of a step. Returns for each beam that goes on the beam it continues;
-  // nothing when the search is done.
+  // Takes the best candidates of a step. Returns the parent of each live beam; nothing when the
+  // search is done.
   std::vector<int64_t> advance(std::span<const BeamCandidate> candidates);
   bool is_done() const { return is_done_; }
-  // The token that a beam drew last.
+  // The last token of a beam.
   int32_t last_token(int64_t beam) const;
 
-  // The best hypotheses by falling score, at most `width`. REQUIRES: is_done().
+  // At most `width` hypotheses, best score first. REQUIRES: is_done().
   std::vector<Hypothesis> take_result();
 
  private:

@@ -30,7 +30,7 @@ ModelInput input_of(const BertModel& model, const BertTexts& texts) {
   if (!texts.token_types.empty()) {
     expect_like_ids(texts.token_types, texts.ids, "token_types");
     expect_below(texts.token_types, std::max<int64_t>(config.tokentypes(), 1), "token type",
-                 "the model knows no others");
+                 "the model supports no others");
   }
   if (config.tokentypes() > 0) {
     input.token_types = texts.token_types.empty()
@@ -41,7 +41,7 @@ ModelInput input_of(const BertModel& model, const BertTexts& texts) {
   return input;
 }
 
-// Runs texts through this rank's stage: [s, b, h], the whole model's on the last stage alone.
+// Runs texts through this rank's stage: [s, b, h], the model's output on the last stage only.
 Variable pass(const BertInference& model, const ModelInput& input) {
   RandomState random(0);
   random.set_training(false);
@@ -54,7 +54,7 @@ Variable pass(const BertInference& model, const ModelInput& input) {
   return y;
 }
 
-// The most probable of logits [vocab_size], which are those of all ids that have a probability.
+// The most probable ids by logits [vocab_size].
 std::vector<LikelyWord> best_of(std::span<const float> logits, int64_t k, int64_t vocab_size) {
   const float largest = *std::ranges::max_element(logits);
   double sum = 0;
@@ -81,9 +81,9 @@ void expect_heads(const BertInference& model, bool is_classifier) {
                         : "the model classifies texts and has no head for words; use classify");
 }
 
-// Of logits, in place: those of classes of which one is right, or of which each may be.
+// Turns logits into probabilities in place: softmax over exclusive classes, or sigmoid of each.
 void to_probabilities(std::vector<double>& values, ClassKind kind) {
-  if (kind == ClassKind::kMarks || values.size() == 1) {
+  if (kind == ClassKind::kIndependent || values.size() == 1) {
     for (double& value : values) value = 1 / (1 + std::exp(-value));
     return;
   }

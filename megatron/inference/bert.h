@@ -8,47 +8,49 @@
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/parallel/parallel_context.h"
 
-// What a trained BERT says of texts. Every rank of the model calls each function with the same
-// arguments and gets the same result. Throws ConfigError for ids that are not in the vocabulary,
-// and for texts that are longer than the model's positions or not all as long as each other.
+// BERT inference: loss, classification, embeddings, masked-token prediction. Every rank of the
+// model calls each function with the same arguments and gets the same result. Throws ConfigError
+// for ids that are not in the vocabulary, and for texts of unequal lengths or longer than the
+// model's positions.
 namespace megatron {
 
-// A model and the ranks that share it, tensor and pipeline parallel; other groups are not used.
+// A model and its tensor- and pipeline-parallel ranks; other groups are not used.
 struct BertInference {
   const BertModel& chunk;         // this rank's part
   ParallelContext parallel = {};  // the default: one rank has all of it
 };
 
-// Texts of one length as a BERT reads them.
+// A batch of texts of equal length.
 struct BertTexts {
   IdRows ids;                  // [b, s]
-  IdRows token_types = {};     // [b, s] 0: of the first part, 1: of the second; empty: all 0
-  IdRows attention_mask = {};  // [b, s] 1: seen, 0: padding; empty: all are seen
+  IdRows token_types = {};     // [b, s] 0: first segment, 1: second segment; empty: all 0
+  IdRows attention_mask = {};  // [b, s] 1: visible, 0: padding; empty: all visible
 };
 
-// What the texts should be.
+// Labels of a batch.
 struct BertLabels {
-  IdRows words;                             // [b, s]; -100: does not count
-  std::vector<int32_t> next_sentence = {};  // [b] 0: the second part follows the first, 1: it does
-                                            // not; empty: not asked
+  IdRows words;                             // [b, s] masked-token labels; -100: ignored
+  std::vector<int32_t> next_sentence = {};  // [b] 0: the second segment follows the first, 1: it
+                                            // does not; empty: no such loss
 };
 
-// The loss as transformers defines it: the mean negative log-likelihood of the words that count
-// and, where next_sentence is given, that of the order of the parts.
+// The loss as transformers defines it: the mean negative log-likelihood of the labels that count
+// plus, if next_sentence is given, that of the next-sentence labels.
 double bert_loss(const BertInference& model, const BertTexts& texts, const BertLabels& labels);
 
-// What the classes of a model mean.
+// How the logits of a classification head become probabilities.
 enum class ClassKind {
-  kOneOfAll,  // a text has one of them; a single one is right or wrong
-  kMarks,     // each is right or wrong by itself
+  kExclusive,    // exclusive classes: softmax; sigmoid for a single class
+  kIndependent,  // independent labels: sigmoid of each
 };
 
 // The probability of each class for each text, by the model's classification head: [b][classes].
 std::vector<std::vector<double>> class_probabilities(const BertInference& model,
                                                      const BertTexts& texts, ClassKind kind);
 
-// The means [b, h] of the final states of each text over its tokens but the first and the last seen
-// one, which are [CLS] and [SEP]. Compat: Megatron-LM's embedding of texts for Retro.
+// Mean pooling [b, h]: the mean of each text's final hidden states over its tokens except the first
+// and the last visible one, which are [CLS] and [SEP]. Compat: Megatron-LM's text embedding for
+// Retro.
 std::vector<float> mean_states(const BertInference& model, const BertTexts& texts);
 
 struct LikelyWord {

@@ -24,8 +24,8 @@ constexpr int64_t kDrawWords = sizeof(kernels::Draw) / sizeof(int32_t);
 static_assert(sizeof(kernels::Draw) % sizeof(int64_t) == 0);
 // Numbers of rows of more than this are padded to a multiple of it.
 constexpr int64_t kRowsAtOnce = 16;
-// Changes of pages that a step uploads one by one; with more it uploads the table.
-constexpr int64_t kMostChanges = 2048;
+// Most page-table changes that a step uploads one by one; beyond it uploads the table.
+constexpr int64_t kMaxPageChanges = 2048;
 
 int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -40,7 +40,7 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
       stream_(model.stream()),
       pool_(allocator_of(stream_.device)),
       host_pages_(max_rows_, max_pages) {
-  inputs_ = zeros({max_rows_ * (kDrawWords + 2) + 1 + 2 * kMostChanges}, DType::kInt32, stream_);
+  inputs_ = zeros({max_rows_ * (kDrawWords + 2) + 1 + 2 * kMaxPageChanges}, DType::kInt32, stream_);
   int64_t at = 0;
   const auto part = [&](int64_t words) {
     at += words;
@@ -49,7 +49,7 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
   draws_ = part(max_rows_ * kDrawWords);  // first, for its alignment
   tokens_ = part(max_rows_);
   lengths_ = part(max_rows_);
-  changes_ = part(1 + 2 * kMostChanges);
+  changes_ = part(1 + 2 * kMaxPageChanges);
   pages_ = zeros({max_rows_, max_pages_}, DType::kInt32, stream_);
   std::vector<int32_t> queries;
   for (int64_t i = 0; i < max_rows_; ++i) queries.push_back(static_cast<int32_t>(i));
@@ -66,7 +66,7 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
 }
 
 void DecodeSteps::launch(std::span<const DecodeRow> rows) {
-  invariant(launched_.size() < kMostAhead, "the steps before are read first");
+  invariant(launched_.size() < kMaxStepsAhead, "the steps before are read first");
   const auto count = static_cast<int64_t>(rows.size());
   int64_t max_length = 0;
   std::vector<int64_t> texts;
@@ -83,7 +83,7 @@ void DecodeSteps::launch(std::span<const DecodeRow> rows) {
     return row.draw.num_probabilities > 0;
   });
   const size_t place = next_result_;
-  next_result_ = (next_result_ + 1) % kMostAhead;
+  next_result_ = (next_result_ + 1) % kMaxStepsAhead;
   Result& result = *results_[place];
   result.tokens.start(std::as_const(drawn_).view().data, stream_);
   if (has_probabilities) {
@@ -105,14 +105,14 @@ DrawnTokens DecodeSteps::take() {
   const auto* const found =
       reinterpret_cast<const kernels::TokenLogProbability*>(result.probabilities.wait());
   for (const int32_t row : step.rows) {
-    const auto* const first = found + row * kernels::kMostProbabilities;
+    const auto* const first = found + row * kernels::kMaxLogProbabilities;
     drawn.probabilities.insert(drawn.probabilities.end(), first,
-                               first + kernels::kMostProbabilities);
+                               first + kernels::kMaxLogProbabilities);
   }
   return drawn;
 }
 
-// A GPU has one graph for several numbers of rows; the CPU would compute the padding.
+// On a GPU padding lets several row counts share a graph; the CPU would compute the padding.
 int64_t DecodeSteps::padded(int64_t rows) const {
   if (stream_.is_cpu()) return rows;
   if (rows >= kRowsAtOnce) return rounded_up(rows, kRowsAtOnce);
@@ -120,7 +120,7 @@ int64_t DecodeSteps::padded(int64_t rows) const {
 }
 
 DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
-  constexpr auto kShortest = static_cast<uint64_t>(kernels::cuda::kLeastPagedKeys);
+  constexpr auto kShortest = static_cast<uint64_t>(kernels::cuda::kMinPagedKeys);
   const auto longest =
       static_cast<int64_t>(std::bit_ceil(std::max(kShortest, static_cast<uint64_t>(max_length))));
   const auto [place, is_new] = kinds_.try_emplace({rows, longest});
@@ -178,7 +178,7 @@ void DecodeSteps::run(Kind& kind) {
   if (records_ && kind.is_warm && !kind.graph) record(kind);
   kind.is_warm = true;
   if (!kind.graph) return compute(kind);
-  comm::meet_for_launch(ranks(), stream_);
+  comm::launch_barrier(ranks(), stream_);
   kind.graph->launch();
 }
 
@@ -195,7 +195,7 @@ void DecodeSteps::record(Kind& kind) {
   if (problem.empty()) return;
   records_ = false;
   kind.graph.reset();
-  warn(fmt::format("generation goes on without CUDA graphs, because one cannot be recorded: {}",
+  warn(fmt::format("generation continues without CUDA graphs, because one cannot be recorded: {}",
                    problem));
 }
 

@@ -19,43 +19,43 @@
 
 namespace megatron {
 
-// A row of a decode step: its last token, which the model reads to draw the next one.
+// A row of a decode step: the last token of a text, the input for drawing the next one.
 struct DecodeRow {
-  // Its number, from step to step; no other text has had it. Its pages only become more.
+  // Identity of the text across steps, never reused. Its list of pages only grows.
   int64_t text = 0;
   int32_t token = 0;   // an id, or drawn_by(i)
   int64_t length = 0;  // tokens of the row, this one included
   std::span<const int32_t> pages = {};
   kernels::Draw draw = {};
 };
-// The token that row `row` of the step before drew.
+// Stands for the token that row `row` of the previous step drew.
 inline int32_t drawn_by(int64_t row) { return static_cast<int32_t>(-1 - row); }
 
-// Steps of generation in which every row has one new token and draws the next. The drawn tokens
-// stay on the device, where the next step finds them, so that it can be launched before the host
-// has read them. So does the table of pages: a step uploads what has changed since the one before.
-// On a GPU a step is the launch of a CUDA graph, one for each number of rows (padded
-// with rows that do nothing) and each longest length (rounded up); a graph is recorded the second
-// time it is needed. A step of one text is one kernel where there is one for the model (TextStep).
+// Decode steps: every row has one new token and draws the next. Drawn tokens stay on the device as
+// the next step's input, so that it can be launched before the host has read them. The page table
+// stays there, too: a step uploads only its changes. On a GPU a step is one launch of a CUDA graph.
+// There is a graph for each number of rows (padded with inactive rows) and each maximum length
+// (rounded up), captured at its second use. A step of one text is a single kernel if the model has
+// one (TextStep).
 //
-// Tensor-parallel ranks launch the same steps, and all of them get the tokens that the first one
-// draws. Their GPUs pass sums to each other within a graph; their hosts meet before each launch.
-// For a model in one stage.
+// Tensor-parallel ranks launch the same steps, and all get the tokens that the first rank draws.
+// Graphs contain the collectives; the hosts synchronize before each launch (launch_barrier). Only
+// for models with one pipeline stage.
 class DecodeSteps {
  public:
-  // Steps that may be launched and not yet read.
-  static constexpr size_t kMostAhead = 2;
+  // Maximum number of launched steps whose tokens have not been read.
+  static constexpr size_t kMaxStepsAhead = 2;
 
   // No row has more than max_pages pages. The model and the cache must outlive it.
   DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t max_rows, int64_t max_pages);
 
-  // Queues a step for 1 to max_rows rows. REQUIRES: fewer than kMostAhead steps are not read.
+  // Queues a step for 1 to max_rows rows. REQUIRES: fewer than kMaxStepsAhead steps are unread.
   void launch(std::span<const DecodeRow> rows);
-  // Waits for the first step that is not read: what its rows drew.
+  // Waits for the oldest unread step and returns its rows' tokens.
   DrawnTokens take();
 
  private:
-  // Steps of one padded number of rows and longest length.
+  // Steps with one padded number of rows and maximum length.
   struct Kind {
     Tensor ids, positions;  // [1, rows] int64
     PagedBatch batch;
@@ -67,7 +67,7 @@ class DecodeSteps {
     size_t result = 0;
     bool has_probabilities = false;
   };
-  // What the host reads of a step; probabilities where a row asks for some.
+  // Results of a step, copied to the host; probabilities if a row asks for them.
   struct Result {
     Result(const Tensor& drawn, const Tensor& found)
         : tokens(drawn.bytes(), drawn.stream().device),
@@ -80,10 +80,10 @@ class DecodeSteps {
   void upload(std::span<const DecodeRow> rows, std::span<const int32_t> places,
               int64_t padded_rows);
   void run(Kind& kind);
-  // On all ranks or on none.
+  // Captures the graph, on all ranks or on none.
   void record(Kind& kind);
   void compute(Kind& kind);
-  // Gives all ranks the tokens that the first one drew.
+  // Broadcasts the first rank's drawn tokens.
   void share_drawn(int64_t rows);
 
   const comm::Group& ranks() const { return model_.parallel.tensor.group; }
@@ -95,7 +95,7 @@ class DecodeSteps {
   std::optional<TextStep> text_step_;
   MemoryPool pool_;  // outlives the graphs
 
-  // What a step reads: for each row a Draw, its token and its length; and the changes of pages.
+  // Inputs of a step: for each row a Draw, its token and its length; and the page-table changes.
   Tensor inputs_;                              // int32
   Tensor draws_, tokens_, lengths_, changes_;  // parts of inputs_
   Tensor pages_;                               // [max_rows, max_pages] int32
@@ -104,11 +104,11 @@ class DecodeSteps {
   Tensor probabilities_;                       // of max_rows rows
   std::vector<int32_t> host_inputs_;
   StepRows rows_;
-  std::vector<int32_t> rows_before_;  // of the rows of the launch before
+  std::vector<int32_t> rows_before_;  // device rows of the previous launch's rows
   PageTableCopy host_pages_;
   std::map<std::pair<int64_t, int64_t>, Kind> kinds_;  // by rows and longest length
   bool records_ = false;
-  std::array<std::unique_ptr<Result>, kMostAhead> results_;
+  std::array<std::unique_ptr<Result>, kMaxStepsAhead> results_;
   size_t next_result_ = 0;
   std::deque<Launched> launched_;
 };

@@ -27,7 +27,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
       pool_(pages_of_cache(model.config(), options), options.page_tokens),
       cache_(model.config(), model.chunk->cached_layers(), model.parallel.tensor.size(),
              pool_.num_pages(), options.page_tokens, model.stream(), model.kv_cache) {
-  // Then every text that runs gets its next token in every step.
+  // Then every running text gets its next token in every step.
   options_.max_step_tokens = std::max(options_.max_step_tokens, options_.max_rows);
   const TransformerConfig& config = model_.config();
   const int64_t cache_tokens = pool_.num_pages() * pool_.page_tokens();
@@ -35,7 +35,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
   if (model_.t5 != nullptr) {
     options_.reuse_prefixes = false;
     if (options_.encoder_tokens == 0) options_.encoder_tokens = cache_tokens;
-    // The last page of a text may be in part empty.
+    // The last page of a text may be partly empty.
     text_pool_.emplace(pool_.pages_for(options_.encoder_tokens) + options_.max_rows,
                        options_.page_tokens);
     text_cache_.emplace(config, model_.chunk->cached_layers(), model_.parallel.tensor.size(),
@@ -114,7 +114,7 @@ std::vector<RequestProgress> Engine::step() {
     finish_launched(all);
     return all;
   }
-  while (!waiting_.empty() && waiting_.front()->num_inputs() <= 0) {  // nothing is asked for
+  while (!waiting_.empty() && waiting_.front()->num_inputs() <= 0) {  // nothing to compute
     all.push_back({.id = waiting_.front()->id, .finish = Finish::kLength});
     waiting_.pop_front();
   }
@@ -145,7 +145,7 @@ void Engine::forget_finished(std::span<const RequestProgress> all) {
   }
 }
 
-// Forgets the requests that are finished, and makes full pages known.
+// Removes finished requests, and publishes full pages.
 void Engine::settle(std::span<const RequestProgress> all) {
   forget_finished(all);
   if (!options_.reuse_prefixes) return;
@@ -154,9 +154,9 @@ void Engine::settle(std::span<const RequestProgress> all) {
   }
 }
 
-// --- A step that the host waits for ---
+// --- Synchronous steps ---
 
-// The tokens of the parts, where draws find them.
+// Writes the parts' tokens to the pages that penalties read.
 void Engine::put_ids(std::span<const Part> parts) {
   std::vector<int32_t> ids, slots;
   for (const Part& part : parts) {
@@ -211,7 +211,7 @@ Tensor Engine::run(std::span<const Part> parts) {
   return hidden.defined() ? hidden.data() : Tensor();
 }
 
-// --- What its results do ---
+// --- Results of a step ---
 
 RequestProgress Engine::apply(const Part& part, std::span<const double> values) {
   Group& group = *part.group;
@@ -271,8 +271,8 @@ void Engine::apply_beams(Group& group, std::span<const double> values, RequestPr
   progress.finish = stopped ? Finish::kStop : Finish::kLength;
 }
 
-// The rows of a group become those of its beams: full pages are shared, a page in the middle is
-// copied for all children but the first.
+// Replaces a group's rows by its new beams: full pages are shared; a partly filled page is copied
+// for all children but the first.
 void Engine::follow(Group& group, std::span<const int64_t> parents) {
   std::vector<Row> next;
   std::vector<bool> is_taken(group.rows.size(), false);

@@ -15,15 +15,16 @@
 namespace megatron {
 
 struct EngineOptions {
-  int64_t max_rows = 64;          // texts that are continued at once; others wait
-  int64_t max_step_tokens = 512;  // of one forward pass; longer prompts are read in several
+  int64_t max_rows = 64;  // rows of a batch; further requests wait
+  int64_t max_step_tokens =
+      512;  // of one forward pass; longer prompts take several (chunked prefill)
   int64_t page_tokens = 16;
-  int64_t cache_tokens = 0;  // of all texts together; 0: 4 texts as long as the model's positions
-  // Of the texts whose outputs of a T5's encoder are kept; 0: as many as the cache has.
+  int64_t cache_tokens = 0;  // KV cache capacity; 0: 4 texts as long as the model's positions
+  // Capacity of the cache of encoder outputs of a T5; 0: cache_tokens.
   int64_t encoder_tokens = 0;
   bool reuse_prefixes = true;
-  // Whether a step is launched before the tokens of the one before are known: the host's work is
-  // then hidden, and a text that stops costs one row of one step. Undefined: on a GPU.
+  // Launches a step before the previous step's tokens are known to the host, which hides the host's
+  // work; a text that stops then costs one row of one step. Default: true on a GPU.
   std::optional<bool> decodes_ahead = {};
 };
 
@@ -34,31 +35,31 @@ struct EngineState {
   int64_t pages_owned = 0;
   int64_t preemptions = 0;  // since the start
   int64_t prompt_tokens = 0;
-  int64_t reused_tokens = 0;   // of these, those that the cache had
-  int64_t launched_steps = 0;  // those that went through DecodeSteps
-  double waited_seconds = 0;   // for their tokens
+  int64_t reused_tokens = 0;   // of these, found in the prefix cache
+  int64_t launched_steps = 0;  // steps that went through DecodeSteps
+  double waited_seconds = 0;   // time waiting for their tokens
 };
 
-// Continues many texts at once. Requests join and leave between two steps. A step is one forward
-// pass: the next token of every text that has been read, and a part of the prompts of others, as
-// far as max_step_tokens goes. Keys and values lie in pages; a text that needs a page when there is
-// none makes the youngest text wait again, which later reads its tokens anew.
+// Continuous batching: requests join and leave between two steps. A step is one forward pass over
+// the last token of every text whose prompt has been read, and over chunks of other prompts, up to
+// max_step_tokens. The KV cache is paged; when pages run out, the youngest text is preempted and
+// later recomputed.
 //
-// The encoder of a T5 reads the whole text of a request when it joins, with the texts of about its
-// length that join in the same step. The decoder's layers keep the keys and values of its output
-// until the request leaves, and requests with the same text share them. What the decoder writes
-// depends on that text, so pages of other texts are never taken over.
+// The encoder of a T5 reads the whole text of a request when it joins, batched with texts of
+// similar length that join in the same step. The keys and values of its output stay cached until
+// the request leaves; requests with the same text share them. The decoder's keys and values depend
+// on that text, so requests with different texts never share pages.
 //
-// What a request draws depends on its seed, its row and its tokens alone, whatever else runs. On a
-// GPU the last bits of logits depend on the number of rows of a product: there, tokens differ only
+// The tokens of a request depend only on its seed, row and tokens, not on the rest of the batch. On
+// a GPU the last bits of logits depend on the number of rows of a product: there, tokens may differ
 // where logits nearly tie.
 //
-// A step whose rows all draw their next token on the device goes through DecodeSteps. Requests that
-// need the logits on the host do not: logit_bias, never_after, beams, stop tokens that
-// min_new_tokens forbids, and more than 20 of the most probable tokens. A T5 never goes through
-// DecodeSteps, nor does a model in several stages.
+// A step whose rows all draw their next token on the device goes through DecodeSteps. These options
+// need logits on the host: logit_bias, never_after, beams, stop tokens that min_new_tokens forbids,
+// and more than 20 of the most probable tokens. T5 and models with several stages never use
+// DecodeSteps.
 //
-// Every rank of the model makes the same calls and gets the same results. Each step has one gather
+// Every rank of the model makes the same calls and gets the same results. Each step does one gather
 // over the tensor-parallel ranks of the last stage and one broadcast, or, through DecodeSteps, a
 // second gather.
 class Engine {
@@ -69,9 +70,9 @@ class Engine {
   // Throws ConfigError for an empty prompt or text, an id that is not in the vocabulary, or a
   // length beyond the model's positions or the cache. Safe from any thread.
   void check(const Request& request) const;
-  // Throws as check(). The first request gets the number 1, the next one 2, and so on.
+  // Throws as check(). Ids count from 1.
   RequestId submit(Request request);
-  // Forgets a request; does nothing if it is finished. step() says no more about it.
+  // Drops a request, which step() reports no more; does nothing if it is finished.
   void cancel(RequestId id);
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
@@ -81,11 +82,11 @@ class Engine {
   EngineState state() const;
 
  private:
-  struct Text;       // what an encoder has read
+  struct Text;       // a text read by the encoder
   struct Row;        // a text with its pages
   struct Group;      // the rows of a request
-  struct Part;       // what a step does for a row
-  struct Selection;  // what the rank that draws found for a part
+  struct Part;       // a step's work on a row
+  struct Selection;  // results of a part from the rank that draws
   struct StepTexts;  // the texts of a step that went through DecodeSteps
   using Groups = std::deque<std::shared_ptr<Group>>;
 
@@ -105,7 +106,7 @@ class Engine {
 
   bool may_decode(std::span<const Part> parts) const;
   void launch(std::span<const Part> parts);
-  std::shared_ptr<StepTexts> texts_that_go_on() const;
+  std::shared_ptr<StepTexts> continuing_texts() const;
   bool launch_ahead();
   void finish_launched(std::vector<RequestProgress>& all);
   void forget_finished(std::span<const RequestProgress> all);
@@ -132,10 +133,10 @@ class Engine {
   EngineOptions options_;
   PagePool pool_;
   KvCache cache_;
-  // The same for the texts that a T5's encoder has read.
+  // The same for the encoder outputs of a T5.
   std::optional<PagePool> text_pool_;
   std::optional<KvCache> text_cache_;
-  bool reads_singly_ = false;  // a pass reads one token of a text: a distance bias needs it
+  bool reads_singly_ = false;  // one token of a text per pass, because of a distance bias
   Tensor distance_bias_;       // of a T5 with relative positions
   Groups running_;             // in the order they came
   Groups waiting_;
@@ -143,7 +144,7 @@ class Engine {
   int64_t last_admission_ = 0;
   EngineState counts_;
   std::optional<DecodeSteps> steps_;  // for a GPT in one stage
-  // Of the steps that were launched and not read; two share them while no text comes or goes.
+  // One per launched, unread step; two steps share one while no text joins or leaves.
   std::deque<std::shared_ptr<StepTexts>> launched_;
 };
 

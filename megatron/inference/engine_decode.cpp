@@ -1,5 +1,5 @@
-// Steps of the engine that the host does not wait for: each is launched before the tokens of the
-// one before are known.
+// Asynchronous decode steps of the engine: each is launched before the previous one's tokens are
+// known.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -9,8 +9,8 @@
 namespace megatron {
 namespace {
 
-// Asks for memory that is read soon. A function that did no more than this would have no effect
-// that GCC sees, and calls of it would be dropped: hence always_inline.
+// Prefetches memory into the caches. always_inline, because GCC drops calls to a function without
+// visible effects.
 [[gnu::always_inline]] inline void prefetch(const void* memory, size_t bytes) {
   constexpr size_t kLine = 64;
   for (size_t at = 0; at < bytes; at += kLine) {
@@ -26,9 +26,9 @@ Engine::StepTexts::Text::Text(Group& the_group)
   end = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
   stop_tokens.fill(kernels::kNoToken);
   const std::vector<int32_t>& stops = request.stop_tokens;
-  std::copy_n(stops.begin(), std::min(stops.size(), kMostStops), stop_tokens.begin());
+  std::copy_n(stops.begin(), std::min(stops.size(), kMaxStopTokens), stop_tokens.begin());
   is_plain = !request.return_log_probabilities && request.num_top == 0 &&
-             stops.size() <= kMostStops && request.stop_sequences.empty();
+             stops.size() <= kMaxStopTokens && request.stop_sequences.empty();
   is_random = request.sampling.top_k != 1;
 }
 
@@ -49,7 +49,7 @@ RequestProgress Engine::StepTexts::Text::append(int32_t token) const {
   return progress;
 }
 
-// Whether all parts have one token and draw the next on the device.
+// True if all parts have one token and draw the next on the device.
 bool Engine::may_decode(std::span<const Part> parts) const {
   return steps_ && all_draw_on_device(parts) &&
          std::all_of(parts.begin(), parts.end(),
@@ -70,12 +70,12 @@ void Engine::launch(std::span<const Part> parts) {
   launched_.push_back(std::move(step));
 }
 
-// Those of the step that was launched last which need another token when its tokens are there.
-std::shared_ptr<Engine::StepTexts> Engine::texts_that_go_on() const {
+// The texts of the last launched step that will need another token.
+std::shared_ptr<Engine::StepTexts> Engine::continuing_texts() const {
   const std::shared_ptr<StepTexts>& before = launched_.back();
   const auto goes_on = [&](size_t i) {
     const StepTexts::Text& text = before->texts[i];
-    // The token under way may be the last one.
+    // The token in flight may be the last one.
     return before->rows[i].length + 1 < text.end &&
            (before->gone.empty() || text.group->is_running);
   };
@@ -98,20 +98,20 @@ std::shared_ptr<Engine::StepTexts> Engine::texts_that_go_on() const {
   return rest;
 }
 
-// Launches the step after the one that was launched, whose tokens only the device knows, unless
-// there may be other work or a text needs a page that another one has. Returns whether it did.
+// Launches the next step before the last launched one has finished, unless requests may join or a
+// text would need a page of another one. Returns true if it did.
 bool Engine::launch_ahead() {
   if (!options_.decodes_ahead.value_or(!model_.stream().is_cpu())) return false;
   if (running_.size() > launched_.back()->texts.size()) return false;  // some are still being read
   if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
-  const std::shared_ptr<StepTexts> step = texts_that_go_on();
+  const std::shared_ptr<StepTexts> step = continuing_texts();
   if (step->rows.empty()) return false;
   for (size_t i = 0; i < step->rows.size(); ++i) {
     const StepTexts::Text& text = step->texts[i];
     DecodeRow& row = step->rows[i];
     ++row.length;
     if (std::ssize(row.pages) * pool_.page_tokens() < row.length) {
-      if (pool_.num_available() == 0) return false;  // no text that runs has beams, which reserve
+      if (pool_.num_available() == 0) return false;  // no running text has beams, which reserve
       text.row->pages.push_back(pool_.allocate());
       row.pages = text.row->pages;
     }
@@ -125,7 +125,7 @@ bool Engine::launch_ahead() {
   return true;
 }
 
-// Reads the first step that was launched. The tokens of requests that are gone are dropped.
+// Reads the oldest launched step. Drops tokens of cancelled or finished requests.
 void Engine::finish_launched(std::vector<RequestProgress>& all) {
   launch_ahead();
   const std::shared_ptr<StepTexts> step = std::move(launched_.front());

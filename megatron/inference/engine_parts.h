@@ -8,14 +8,14 @@
 
 #include "megatron/inference/engine.h"
 
-// What the engine's files share.
+// Internal types of Engine, for its source files.
 namespace megatron {
 
-// In place of a token or beam: the logits are not numbers.
+// Stands for a token or beam: the logits are NaN.
 inline constexpr double kNotDrawn = -1;
 
-// What the encoder of a T5 has read for the requests that have this text: pages with the keys and
-// values of the decoder's layers.
+// The cached encoder output of a T5, shared by requests with this text: pages with the
+// cross-attention keys and values of the decoder's layers.
 struct Engine::Text {
   explicit Text(PagePool& the_pool) : pool(the_pool) {}
   ~Text() {
@@ -32,8 +32,8 @@ struct Engine::Text {
 struct Engine::Row {
   std::vector<int32_t> tokens = {};
   std::vector<int32_t> pages = {};
-  std::vector<PagePool::Serial> serials = {};  // of the first pages, as far as they are known
-  int64_t cached = 0;                          // tokens whose keys and values are in the pages
+  std::vector<PagePool::Serial> serials = {};  // of the leading published pages
+  int64_t cached = 0;                          // tokens in the KV cache
 };
 
 struct Engine::Group : std::enable_shared_from_this<Group> {
@@ -45,15 +45,15 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
     }
   }
 
-  // The most rows it will ever have.
+  // Maximum number of rows.
   int64_t num_rows() const { return beams ? request.beams->width : 1; }
-  // The most pages it will ever have. A beam search needs one more a beam while it copies.
+  // Maximum number of pages. A beam search needs one more per beam while it copies.
   int64_t most_pages(const PagePool& pool) const {
     const int64_t pages =
         pool.pages_for(static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens);
     return beams ? num_rows() * (pages + 1) : pages;
   }
-  // Tokens of a row that the model reads before the next draw.
+  // Tokens of a row that must be in the cache before the next draw.
   int64_t num_inputs(const Row& row) const {
     const auto count = static_cast<int64_t>(row.tokens.size());
     if (request.max_new_tokens > 0) return count;
@@ -62,7 +62,7 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   int64_t num_inputs() const { return num_inputs(rows.front()); }
   // All tokens but the last one are in the cache.
   bool is_read() const { return num_inputs() - rows.front().cached == 1; }
-  // Log-probabilities of the prompt are still to be found.
+  // Log-probabilities of the prompt are still missing.
   bool wants_forced() const {
     return request.wants_prompt() && num_forced + 1 < static_cast<int64_t>(request.prompt.size());
   }
@@ -75,7 +75,7 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   RequestId id;
   Request request;
   bool is_running = false;
-  int64_t admission = 0;            // its number among all, while the group runs
+  int64_t admission = 0;            // sequence number of its last admission, while it runs
   std::shared_ptr<Text> text = {};  // of a T5, while the group runs
   std::vector<Row> rows;
   std::optional<BeamSearch> beams = {};
@@ -86,53 +86,52 @@ struct Engine::Part {
   Group* group = nullptr;
   Row* row = nullptr;
   bool is_first = false;  // row of its group
-  int64_t begin = 0;      // the tokens [begin, begin + count) of the row ...
+  int64_t begin = 0;      // reads the tokens [begin, begin + count) of the row
   int64_t count = 0;
-  int64_t first_token = 0;  // ... are those of the pass from here on
-  bool draws = false;       // the row's next token comes from the last one
-  // The positions that tell the log-probabilities of tokens of the prompt.
+  int64_t first_token = 0;  // index of its first token in the pass
+  bool draws = false;       // draws the row's next token
+  // Positions whose logits give log-probabilities of prompt tokens.
   int64_t first_forced = 0;
   int64_t num_forced = 0;
 };
 
-// The texts of a step that was launched before the host knew the tokens of the one before. What the
-// host needs in each step lies together, by row of the step: a text has its memory elsewhere, and
-// the caches have lost it when the step is done.
+// The texts of a step launched before the host knew the previous tokens. Per-step data of the host
+// is stored contiguously by row of the step: reaching it through Group would miss the caches.
 struct Engine::StepTexts {
   struct Text {
     explicit Text(Group& the_group);
     // Appends the token that a plain text drew.
     RequestProgress append(int32_t token) const;
 
-    Group* group;  // it runs, or is in `gone`
+    Group* group;  // running, or in `gone`
     RequestId id;
     Row* row;
-    static constexpr size_t kMostStops = 4;
+    static constexpr size_t kMaxStopTokens = 4;
 
-    int64_t end;  // tokens that the row has at last
-    // Those of is_plain, then kNoToken.
-    std::array<int32_t, kMostStops> stop_tokens;
-    bool is_plain;   // its request asks for tokens alone, with at most kMostStops that stop it
+    int64_t end;  // maximum number of tokens of the row
+    // Stop tokens if is_plain, padded with kNoToken.
+    std::array<int32_t, kMaxStopTokens> stop_tokens;
+    bool is_plain;   // wants no probabilities, and has at most kMaxStopTokens and no stop sequences
     bool is_random;  // its Draw changes from step to step
   };
 
   std::vector<Text> texts = {};
-  std::vector<DecodeRow> rows = {};               // as they were launched last
-  std::vector<std::shared_ptr<Group>> gone = {};  // run no more
+  std::vector<DecodeRow> rows = {};               // of the last launch
+  std::vector<std::shared_ptr<Group>> gone = {};  // finished or cancelled
 };
 
 // Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
 Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids);
 
-// Whether the device can draw token `step` of a request.
+// True if the device can draw token `step` of a request.
 bool draws_on_device(const Request& request, int64_t step);
-// How it draws the token. Ids from known_size on have no probability.
+// Its parameters. Ids >= known_size have no probability.
 kernels::Draw draw_of(const Request& request, int64_t step, int64_t known_size);
-// Appends what a request asked for: the token that was drawn, then log-probabilities.
+// Appends a request's results: the drawn token, then the log-probabilities it asked for.
 void append_drawn(const Request& request, int32_t token,
                   std::span<const kernels::TokenLogProbability> found, std::vector<double>& values);
 
-// Whether the last of a request's tokens ends it.
+// True if the last token ends the request.
 bool stops(const Request& request, std::span<const int32_t> tokens);
 
 }  // namespace megatron

@@ -1,4 +1,4 @@
-// What a step of the engine does, and the pages that its texts get and give back.
+// Scheduling of the engine's steps, and allocation of pages.
 #include <algorithm>
 #include <utility>
 
@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// Texts that have been read go first, by age: they may need pages, which only younger ones that
-// have no part yet lose. Those that are being read have all pages they need.
+// Decoding texts go first, by age: they may need pages, and preempt only younger texts that are not
+// planned yet. Texts in prefill have all their pages.
 std::vector<Engine::Part> Engine::planned_parts() {
   std::vector<Part> parts;
   int64_t budget = options_.max_step_tokens;
@@ -63,7 +63,7 @@ void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
 bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   if (waiting_.empty() || budget <= 0) return false;
   Group& group = *waiting_.front();
-  if (group.num_inputs() <= 0) return false;  // the next step answers it
+  if (group.num_inputs() <= 0) return false;  // answered by the next step
   int64_t rows = group.num_rows();
   for (const auto& other : running_) rows += other->num_rows();
   if (rows > options_.max_rows) return false;
@@ -101,7 +101,7 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   return true;
 }
 
-// Pages that the rows of beam searches may still need: they never wait in the middle.
+// Pages that running beam searches may still need: they are never preempted.
 int64_t Engine::reserved_pages() const {
   int64_t reserved = 0;
   for (const auto& group : running_) {
@@ -112,7 +112,7 @@ int64_t Engine::reserved_pages() const {
   return std::max<int64_t>(0, reserved);
 }
 
-// Gives a row pages for `tokens` tokens. False: there are none, and its group waits again.
+// Allocates a row's pages for `tokens` tokens. False: none are left, and its group was preempted.
 bool Engine::grow(Group& group, Row& row, int64_t tokens) {
   while (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(tokens)) {
     if (group.beams || pool_.num_available() > reserved_pages()) {
@@ -124,7 +124,7 @@ bool Engine::grow(Group& group, Row& row, int64_t tokens) {
   return true;
 }
 
-// Makes the youngest text wait again. False: that is this one.
+// Preempts the youngest group. False: that is this one.
 bool Engine::preempt_youngest(const Group& but) {
   const auto place = std::find_if(running_.rbegin(), running_.rend(),
                                   [](const auto& group) { return !group->beams; });
@@ -141,7 +141,7 @@ bool Engine::preempt_youngest(const Group& but) {
 }
 
 void Engine::release_pages(Row& row) {
-  // The last pages first: without owners they are also the first to be used anew.
+  // Last pages first: they are then also the first to be evicted, and prefixes stay longer.
   for (auto page = row.pages.rbegin(); page != row.pages.rend(); ++page) pool_.release(*page);
   row.pages.clear();
   row.serials.clear();

@@ -1,4 +1,4 @@
-// What the engine draws from a step's hidden states, as numbers that one rank tells the others.
+// Selection of tokens from a step's hidden states, as values that one rank broadcasts.
 #include <algorithm>
 #include <cmath>
 
@@ -53,7 +53,7 @@ Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
 bool draws_on_device(const Request& request, int64_t step) {
   const bool may_stop = request.stop_tokens.empty() || step >= request.min_new_tokens;
   return request.sampling.logit_bias.empty() && !request.never_after && may_stop &&
-         !request.beams && request.num_top < kernels::kMostProbabilities;
+         !request.beams && request.num_top < kernels::kMaxLogProbabilities;
 }
 
 kernels::Draw draw_of(const Request& request, int64_t step, int64_t known_size) {
@@ -93,8 +93,8 @@ bool stops(const Request& request, std::span<const int32_t> tokens) {
                      });
 }
 
-// The numbers of a part: log-probabilities of the prompt, the most probable tokens there, then what
-// was drawn.
+// Number of values of a part: log-probabilities of the prompt, the most probable tokens there, then
+// the drawn token and its log-probabilities.
 int64_t Engine::num_values(const Part& part) const {
   const Request& request = part.group->request;
   int64_t count = part.num_forced * (1 + 2 * request.num_top);
@@ -105,7 +105,7 @@ int64_t Engine::num_values(const Part& part) const {
   return count + (part.is_first ? 3 * part.group->beams->num_candidates() : 0);
 }
 
-// Whether every part that draws can do so on the device.
+// True if every part that draws can do so on the device.
 bool Engine::all_draw_on_device(std::span<const Part> parts) {
   return std::all_of(parts.begin(), parts.end(), [](const Part& part) {
     return !part.draws || draws_on_device(part.group->request, part.group->num_drawn(*part.row));
@@ -166,7 +166,7 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   if (!last_tokens.empty()) logits = gathered_logits(model_, rows_of(hidden, last_tokens));
   if (!draws(model_)) return std::vector<double>(static_cast<size_t>(count));
   DrawnTokens drawn;
-  Tensor here;  // the logits of the rows that the host draws for
+  Tensor here;  // logits of the rows drawn on the host
   std::vector<int64_t> rows_here;
   int64_t row = 0;
   for (const Part& part : parts) {

@@ -1,4 +1,4 @@
-// The texts that the encoder of a T5 reads for the engine's requests.
+// Encoder passes of a T5 for the engine's requests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void Engine::check_text(const Request& request) const {
                   length, options_.encoder_tokens));
 }
 
-// The text of a request that joins: that of one that runs, if it is the same.
+// The encoder text of a joining request; shared with a running request of the same text.
 std::shared_ptr<Engine::Text> Engine::text_of(const Request& request) {
   for (const auto& group : running_) {
     if (group->request.text == request.text) return group->text;
@@ -45,7 +45,7 @@ std::shared_ptr<Engine::Text> Engine::text_of(const Request& request) {
   return std::make_shared<Text>(*text_pool_);
 }
 
-// Whether the texts that are kept leave room for one of `length` tokens.
+// True if the encoder cache has room for a text of `length` tokens.
 bool Engine::has_room_for_text(int64_t length) const {
   std::set<const Text*> kept;
   for (const auto& group : running_) {
@@ -56,7 +56,7 @@ bool Engine::has_room_for_text(int64_t length) const {
   return length <= options_.encoder_tokens;
 }
 
-// The encoder reads the new texts of a step, those of about the same length together.
+// Encodes the new texts of a step, texts of similar length in one batch.
 void Engine::read_texts(std::span<const Part> parts) {
   std::vector<const Group*> fresh;
   for (const Part& part : parts) {
@@ -99,7 +99,7 @@ void Engine::read_together(std::span<const Group* const> groups) {
     }
   }
   const Variable output = run_encoder(model_, input);
-  if (!output.defined()) return;  // a stage of the encoder
+  if (!output.defined()) return;  // on a stage of the encoder
   model_.t5->keep_encoder_output(output, *text_cache_,
                                  tensor_of(slots, {longest * b}).to(model_.stream()));
 }

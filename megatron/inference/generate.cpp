@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// More rows at once take memory and save no time.
+// More rows in a batch take memory and save no time.
 constexpr int64_t kMaxRows = 256;
 
 // Room for all requests, or for the longest ones.
@@ -24,7 +24,7 @@ EngineOptions options_for(std::span<const Request> requests) {
     longest_text = std::max(longest_text, static_cast<int64_t>(request.text.size()));
     const int64_t width = request.beams ? request.beams->width : 1;
     const int64_t length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
-    // One page more for the copies of a beam search.
+    // One more page for the copies of a beam search.
     const int64_t whole = width * (length / options.page_tokens + 2) * options.page_tokens;
     longest = std::max(longest, whole / width);
     total += whole;
@@ -43,7 +43,7 @@ std::vector<Generation> generate(const InferenceModel& model, std::span<const Re
                                  const TokenSink& on_token, const RowsToEnd& rows_to_end) {
   std::vector<Generation> rows;
   if (requests.empty()) return rows;
-  for (const Request& request : requests) {  // before memory is taken for them
+  for (const Request& request : requests) {  // before memory is allocated for them
     const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
     check_length(length, request.max_new_tokens, model.config());
   }

@@ -23,12 +23,12 @@ Tensor own_logits(const InferenceModel& model, const Tensor& hidden, int64_t beg
   return model.chunk->logits(Variable(hidden.slice(begin, count))).data();
 }
 
-// The most probable tokens of each row of logits [r, 1, v], of those below `known`.
+// The most probable tokens below `known` of each row of logits [r, 1, v].
 void append_most_probable(const Tensor& logits, int64_t count, int64_t known,
                           std::vector<kernels::TokenLogProbability>& found) {
   const auto rows = static_cast<size_t>(logits.size(0));
   const auto num_top = static_cast<size_t>(count);
-  if (count < kernels::kMostProbabilities) {
+  if (count < kernels::kMaxLogProbabilities) {
     kernels::Draw draw;
     draw.top_k = 1;
     draw.vocab_size = draw.known_size = static_cast<int32_t>(known);
@@ -96,7 +96,7 @@ bool wants_probabilities(std::span<const kernels::Draw> draws) {
 
 Tensor probabilities_of_rows(int64_t rows, Stream stream) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(kernels::TokenLogProbability));
-  return zeros({rows, kernels::kMostProbabilities * kBytes}, DType::kUInt8, stream);
+  return zeros({rows, kernels::kMaxLogProbabilities * kBytes}, DType::kUInt8, stream);
 }
 
 void draw_tokens(Tensor& tokens, Tensor& probabilities, const Tensor& logits, const Tensor& draws,
@@ -128,7 +128,7 @@ DrawnTokens drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> dr
   if (!probabilities.defined()) return drawn;
   const Tensor found = probabilities.to(Stream{});
   const auto* const first = static_cast<const kernels::TokenLogProbability*>(found.view().data);
-  drawn.probabilities.assign(first, first + logits.size(0) * kernels::kMostProbabilities);
+  drawn.probabilities.assign(first, first + logits.size(0) * kernels::kMaxLogProbabilities);
   return drawn;
 }
 
@@ -181,7 +181,7 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
 int64_t max_positions(const TransformerConfig& config) {
   if (config.position_embedding_type == PositionEmbedding::kAlibi ||
       config.position_embedding_type == PositionEmbedding::kRelative) {
-    return int64_t{1} << 24;  // above that, a typing error that would take all memory
+    return int64_t{1} << 24;  // more is a typo that would exhaust memory
   }
   return std::max(config.max_position_embeddings, config.seq_length);
 }

@@ -12,8 +12,7 @@
 
 namespace megatron {
 
-// A GPT or a T5, and the ranks that share it, tensor and pipeline parallel; other groups are not
-// used.
+// A GPT or a T5 and its tensor- and pipeline-parallel ranks; other groups are not used.
 struct InferenceModel {
   // This rank's part of a model; by default one rank has all of it.
   // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
@@ -33,38 +32,38 @@ struct InferenceModel {
   KvCacheType kv_cache = KvCacheType::kModel;
 };
 
-// Whether this rank draws tokens: the first rank of the last stage.
+// True on the rank that draws tokens: the first rank of the last stage.
 bool draws(const InferenceModel& model);
 
-// Gives all ranks the x of the rank that draws. x is on the host.
+// Broadcasts x, on the host, from the rank that draws.
 void share(const InferenceModel& model, Tensor& x);
 void share(const InferenceModel& model, std::vector<double>& values);
 
-// Runs tokens [b, s] of a GPT through this rank's stage, between the neighbours': [s, b, h], which
-// is the whole model's on the last stage alone.
+// Receives, runs tokens [b, s] of a GPT through this rank's stage, and sends: [s, b, h], the
+// model's output on the last stage only.
 Variable run_stages(const InferenceModel& model, const ModelInput& input, CachedBatch* cached);
 
-// Logits [r, 1, v] of hidden [r, 1, h] on the rank that draws. Undefined on the other ranks; those
-// of the last stage take part.
+// Logits [r, 1, v] of hidden [r, 1, h] on the rank that draws. Undefined on the other ranks; all
+// ranks of the last stage call it.
 Tensor gathered_logits(const InferenceModel& model, const Tensor& hidden);
-// Logits [r, 1, v] in fp32 on the host: [r, v]. Undefined if they are.
+// Copies logits [r, 1, v] to the host as fp32 [r, v]. Undefined if `logits` is.
 Tensor on_host(const Tensor& logits);
 
-// Tokens that were drawn, on the host.
+// Drawn tokens, on the host.
 struct DrawnTokens {
   std::vector<int32_t> tokens;  // kernels::kNoToken where logits are NaN
-  // kernels::kMostProbabilities for each of them; empty if nobody asked for any.
+  // kernels::kMaxLogProbabilities for each of them; empty if none were requested.
   std::vector<kernels::TokenLogProbability> probabilities = {};
 
   std::span<const kernels::TokenLogProbability> probabilities_of(size_t row) const {
     if (probabilities.empty()) return {};
     return std::span(probabilities)
-        .subspan(row * kernels::kMostProbabilities, kernels::kMostProbabilities);
+        .subspan(row * kernels::kMaxLogProbabilities, kernels::kMaxLogProbabilities);
   }
 };
-// Whether one of the draws asks for log-probabilities.
+// True if a draw asks for log-probabilities.
 bool wants_probabilities(std::span<const kernels::Draw> draws);
-// Room for the log-probabilities of so many rows: [rows, bytes] uint8.
+// A buffer for the log-probabilities of `rows` rows: [rows, bytes] uint8.
 Tensor probabilities_of_rows(int64_t rows, Stream stream);
 
 // Draws a token for each row of logits [r, 1, v] (kernels/draw.h).
@@ -79,8 +78,8 @@ DrawnTokens drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> dr
 // Log-probabilities of ids [b, n] at the first n positions of hidden [s, b, h]: [n, b] fp32 on the
 // host of the rank that draws, a chunk of positions at a time. Undefined on the other ranks.
 //
-// num_top > 0: appends to `top`, on that rank, as many of the most probable tokens for each of the
-// n * b; where an id is among them, it has the same log-probability in both. REQUIRES: b is 1.
+// num_top > 0: appends to `top`, on that rank, the num_top most probable tokens for each of the n *
+// b ids; an id among them has the same log-probability in both. REQUIRES: b is 1.
 Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidden,
                                 const Tensor& ids, int64_t num_top = 0,
                                 std::vector<kernels::TokenLogProbability>* top = nullptr);
@@ -89,8 +88,8 @@ Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidde
 void check_ids(std::span<const int32_t> ids, int64_t vocab_size);
 // Throws ConfigError if `length` tokens, some of them new, are more than the model's positions.
 void check_length(int64_t length, int64_t new_tokens, const TransformerConfig& config);
-// The most tokens of a text: 2^24 for a model with ALiBi or a relative position bias, which itself
-// has no limit.
+// Maximum tokens of a text; 2^24 for a model with ALiBi or a relative position bias, which is not
+// limited by its positions.
 int64_t max_positions(const TransformerConfig& config);
 
 }  // namespace megatron

@@ -6,7 +6,7 @@ namespace megatron {
 
 PagePool::PagePool(int64_t num_pages, int64_t page_tokens)
     : page_tokens_(page_tokens), owners_(static_cast<size_t>(num_pages), 0) {
-  // The stack gives pages in ascending order, so that those of one text follow each other.
+  // The stack yields pages in ascending order, so that pages of one text are adjacent.
   for (int64_t page = num_pages; page > 0; --page) free_.push_back(static_cast<int32_t>(page - 1));
 }
 

@@ -11,9 +11,9 @@
 
 namespace megatron {
 
-// Who owns the pages of a KvCache. A page may belong to several texts that begin alike. A page that
-// is full and published stays after its last owner is gone, until its memory is needed: a later
-// text that begins with the same tokens takes it over. Every rank of a model makes the same calls
+// Reference-counted pages of a KvCache, with prefix caching. Texts with a common prefix share
+// pages. A full, published page is kept after its last owner is gone until its memory is needed, so
+// that a later text with the same prefix can reuse it. Every rank of a model makes the same calls
 // and gets the same pages.
 class PagePool {
  public:
@@ -26,31 +26,31 @@ class PagePool {
   int64_t page_tokens() const { return page_tokens_; }
   // Pages for `tokens` tokens.
   int64_t pages_for(int64_t tokens) const { return (tokens + page_tokens_ - 1) / page_tokens_; }
-  // Pages that allocate() can still give.
+  // Pages that allocate() can still return: free or evictable ones.
   int64_t num_available() const { return static_cast<int64_t>(free_.size() + unowned_.size()); }
-  // Pages that a text owns.
+  // Pages with an owner.
   int64_t num_owned() const { return num_pages() - num_available(); }
 
-  // A page with one owner. REQUIRES: num_available() > 0.
+  // A page with reference count 1. REQUIRES: num_available() > 0.
   int32_t allocate();
-  // One more owner.
+  // Increments the reference count.
   void retain(int32_t page);
-  // One owner less.
+  // Decrements it.
   void release(int32_t page);
 
-  // Makes a full page known: it holds `tokens` behind the page `before`. Returns its serial, or
-  // that of another page with the same tokens, which stays the known one.
+  // Registers a full page that holds `tokens` after the page `before`. Returns its serial, or that
+  // of a page already registered with the same contents, which stays the registered one.
   Serial publish(int32_t page, Serial before, std::span<const int32_t> tokens);
 
   struct Match {
-    std::vector<int32_t> pages;  // each with one more owner
+    std::vector<int32_t> pages;  // each retained
     std::vector<Serial> serials;
   };
-  // The longest beginning of `tokens` that known pages hold.
+  // The longest prefix of `tokens` in registered pages.
   Match match(std::span<const int32_t> tokens);
 
  private:
-  using Content = std::pair<Serial, std::vector<int32_t>>;  // the page before, and the tokens
+  using Content = std::pair<Serial, std::vector<int32_t>>;  // serial of the previous page, tokens
 
   struct Known {
     int32_t page = 0;
@@ -59,9 +59,9 @@ class PagePool {
   void forget(int32_t page);
 
   int64_t page_tokens_;
-  std::vector<int32_t> owners_;  // how many, by page
+  std::vector<int32_t> owners_;  // reference counts by page
   std::vector<int32_t> free_;    // a stack: pages without contents
-  std::list<int32_t> unowned_;   // known pages without owner, the longest unused first
+  std::list<int32_t> unowned_;   // registered pages without owner, least recently used first
   std::map<Content, Known> known_;
   std::unordered_map<int32_t, std::map<Content, Known>::iterator> content_of_;  // by page
   std::unordered_map<int32_t, std::list<int32_t>::iterator> place_of_;          // in unowned_

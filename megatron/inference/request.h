@@ -11,39 +11,39 @@ namespace megatron {
 
 // A text to continue.
 struct Request {
-  // What the encoder of a T5 reads; its decoder continues the prompt, which is the token with which
-  // the decoder begins. Empty for a GPT.
+  // The encoder input of a T5, whose decoder continues the prompt, its start token. Empty for a
+  // GPT.
   std::vector<int32_t> text = {};
   std::vector<int32_t> prompt = {};
-  int64_t max_new_tokens = 64;  // 0: the log-probabilities of the prompt alone
+  int64_t max_new_tokens = 64;  // 0: only scores the prompt
   SamplingOptions sampling = {};
   uint64_t seed = 1234;
-  int64_t row = 0;  // among the rows of the seed: what a row draws depends on both and its tokens
-  int64_t vocab_size = 0;  // ids from here on are never drawn; 0: those without a probability
+  int64_t row = 0;         // random stream of the seed: draws depend on seed, row and tokens
+  int64_t vocab_size = 0;  // ids >= vocab_size are never drawn; 0: only padding is excluded
 
-  std::vector<int32_t> stop_tokens = {};  // drawing one ends the text; it is kept
-  // Drawing the last token of one, behind the others, ends the text; all are kept.
+  std::vector<int32_t> stop_tokens = {};  // ends the text when drawn, and is kept
+  // Token sequences that end the text; they are kept.
   std::vector<std::vector<int32_t>> stop_sequences = {};
-  int64_t min_new_tokens = 0;  // stop tokens are not drawn before
-  // Behind the first token the second one is never drawn.
+  int64_t min_new_tokens = 0;  // stop tokens cannot be drawn earlier
+  // The second token is never drawn directly after the first.
   std::optional<std::pair<int32_t, int32_t>> never_after = {};
 
-  // Of each token given those before, from the raw logits: of the new ones and, if `scores_prompt`,
-  // of the prompt's but the first.
+  // Returns log p(token | earlier tokens), from the raw logits, of the new tokens and, if
+  // `scores_prompt`, of the prompt's tokens except the first.
   bool return_log_probabilities = false;
   bool scores_prompt = true;
-  int64_t num_top = 0;  // with each of these tokens, so many of the most probable ones
+  int64_t num_top = 0;  // most probable alternatives to return with each of these tokens
 
   std::optional<BeamOptions> beams = {};  // beam search instead of draws
 
-  // Log-probabilities of the prompt are asked for. They cost the logits of every position.
+  // True if log-probabilities of the prompt are requested, which cost logits at every position.
   bool wants_prompt() const { return return_log_probabilities && scores_prompt; }
 };
 
 using RequestId = int64_t;
 
 enum class Finish {
-  kNone,    // it goes on
+  kNone,    // unfinished
   kStop,    // a stop token or sequence
   kLength,  // max_new_tokens
   kFailed,  // the logits are NaN
@@ -54,17 +54,17 @@ struct TokenProbability {
   double log_probability = 0;
 };
 
-// What a step of the engine did for a request.
+// Progress of a request in one step.
 struct RequestProgress {
   RequestId id = 0;
-  // Of further tokens of the prompt, if they were asked for, and num_top tokens for each of them.
+  // For further tokens of the prompt, if requested; prompt_top has num_top tokens for each.
   std::vector<double> prompt_log_probabilities = {};
   std::vector<TokenProbability> prompt_top = {};
-  std::optional<int32_t> token = {};  // the one drawn
-  double log_probability = 0;         // of it, if asked for
+  std::optional<int32_t> token = {};  // the drawn token
+  double log_probability = 0;         // of it, if requested
   std::vector<TokenProbability> top = {};
-  std::vector<Hypothesis> hypotheses = {};  // of a beam search, with its last step
-  Finish finish = Finish::kNone;            // other than kNone: the request is gone
+  std::vector<Hypothesis> hypotheses = {};  // of a beam search, in its last step
+  Finish finish = Finish::kNone;            // not kNone: the request has been removed
 };
 
 }  // namespace megatron

@@ -5,23 +5,23 @@
 #include "megatron/tensor/tensor.h"
 #include "megatron/transformer/config.h"
 
-// How the ranks of a model work together when nothing is trained: activations go from stage to
-// stage, and the first rank of the last stage tells the others what came out.
+// Pipeline-parallel inference: activations go from stage to stage, and the first rank of the last
+// stage, the head rank, broadcasts the result.
 namespace megatron {
 
-// What the stage before sends; this stage is not the first one.
+// Receives from the previous stage. REQUIRES: this is not the first stage.
 Variable received_from_previous(const ParallelContext& parallel, const Shape& shape, DType dtype,
                                 Stream stream);
-// Sends x to the stage after; nothing on the last stage.
+// Sends x to the next stage; does nothing on the last stage.
 void send_to_next(const ParallelContext& parallel, const Variable& x);
 
-// The activations [s, b, h] of the stage before; undefined on the first stage.
+// Receives activations [s, b, h] from the previous stage; undefined on the first stage.
 Variable received_activations(const ParallelContext& parallel, const TransformerConfig& config,
                               int64_t s, int64_t b, Stream stream);
 
-// The first rank of the last stage.
+// True on the first rank of the last stage.
 bool is_head_rank(const ParallelContext& parallel);
-// Gives all ranks of the model the x of the head rank. x is on the host.
+// Broadcasts x, on the host, from the head rank to all ranks of the model.
 void share_from_head(const ParallelContext& parallel, Tensor& x);
 void share_from_head(const ParallelContext& parallel, TensorView x);
 

@@ -6,12 +6,12 @@
 
 namespace megatron {
 
-// Rows of a batch for texts that come and go: a text keeps its row from step to step, so that what
-// the device has of it stays where it is.
+// Assigns batch rows to texts that join and leave. A text keeps its row from step to step, so that
+// its state on the device stays in place.
 class StepRows {
  public:
-  // A row for each of the texts, all different: a permutation of 0 .. ids.size() - 1. A text of the
-  // call before keeps its row if that is among them.
+  // The rows of the texts, a permutation of 0 .. ids.size() - 1. A text of the previous call keeps
+  // its row if that is below ids.size().
   std::span<const int32_t> of(std::span<const int64_t> ids);
 
  private:
@@ -19,25 +19,25 @@ class StepRows {
   std::vector<int32_t> rows_;
 };
 
-// The host's copy of a table of pages on the device. It tells what must change there.
+// The host's copy of the page table on the device; computes the changes to upload.
 class PageTableCopy {
  public:
   // All pages are 0.
   PageTableCopy(int64_t rows, int64_t max_pages);
 
-  // Row `row` begins with `pages` of a text, at most max_pages; the rest of it does not matter.
-  // Appends to `changes` the place in the table and the page for all that differs.
-  // REQUIRES: while a text is in a row, its pages only become more.
+  // Row `row` begins with `pages` of a text, at most max_pages; its other entries are ignored.
+  // Appends index and page of each changed entry to `changes`. REQUIRES: while a text is in a row,
+  // its list of pages only grows.
   void put(int64_t row, int64_t text, std::span<const int32_t> pages,
            std::vector<int32_t>& changes);
 
-  // The rows before `rows`.
+  // The first `rows` rows.
   std::span<const int32_t> first_rows(int64_t rows) const {
     return std::span(pages_).first(static_cast<size_t>(rows * max_pages_));
   }
 
  private:
-  // What a row begins with.
+  // The text at the beginning of a row.
   struct Text {
     int64_t id = -1;
     size_t num_pages = 0;

@@ -17,7 +17,7 @@ ModelInput encoder_input(const TransformerConfig& config, const T5Texts& texts) 
           .padding_mask = padding_mask_of(texts.attention_mask, texts.ids)};
 }
 
-// Labels one place later.
+// Labels shifted right by one.
 IdRows behind_start(const IdRows& labels, int32_t start) {
   IdRows shifted = labels;
   for (std::vector<int32_t>& row : shifted) {

@@ -5,7 +5,7 @@
 namespace megatron {
 namespace {
 
-// What decode(states) makes of the decoder's states [s, b, h] of the stage before.
+// Receives decoder states [s, b, h], applies decode(states) and sends the result.
 template <class F>
 Variable through_decoder(const InferenceModel& model, const Shape& ids, const F& decode) {
   const T5Chunk& chunk = model.t5->chunk();

@@ -32,7 +32,7 @@ kernels::DecodeTextShape shape_of(const TransformerConfig& c, int64_t page_token
           .page_tokens = page_tokens};
 }
 
-// Are the layers those that kernels::decode_text computes?
+// True if kernels::decode_text computes such layers.
 bool has_plain_layers(const TransformerConfig& c) {
   return c.position_embedding_type != PositionEmbedding::kAlibi &&
          c.position_embedding_type != PositionEmbedding::kRelative && !c.qk_layernorm &&

@@ -10,9 +10,9 @@ namespace megatron {
 // A decode step of one text as one kernel (kernels/decode_text.h), for a model on one rank.
 class TextStep {
  public:
-  // Is it for this model? A GPU of compute capability 9.0 has it for GPTs in 16 bits with learned,
-  // rotary or no positions, layers that are as kernels::decode_text computes them, and weights that
-  // are not rounded to 8 bits.
+  // True if the kernel supports the model: on a GPU of compute capability 9.0, GPTs in 16 bits with
+  // learned, rotary or no positions, layers as kernels::decode_text computes them, and weights that
+  // are not quantized to 8 bits.
   static bool takes(const InferenceModel& model, const KvCache& cache);
 
   // REQUIRES: takes(model, cache). Both outlive it.

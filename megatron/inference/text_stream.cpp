@@ -9,10 +9,10 @@
 namespace megatron {
 namespace {
 
-// As many tokens before the new ones decide how those are written.
+// Number of earlier tokens that influence how new ones are decoded.
 constexpr size_t kContext = 6;
-// A character has at most 4 bytes: tokens that are still none after as many are broken.
-constexpr size_t kMostTokensOfCharacter = 4;
+// A character has at most 4 bytes: more tokens without a complete one are invalid.
+constexpr size_t kMaxTokensOfCharacter = 4;
 
 bool ends_inside_character(const std::string& text) { return text.ends_with("\xEF\xBF\xBD"); }
 
@@ -34,15 +34,15 @@ std::string TextStream::push(int32_t token) {
   pending_ += last_bytes_;
   tokens_.push_back(token);
   const std::string fresh = new_text(false);
-  // The beginning of a text, and the neighbours of a token, may be written in another way.
+  // Tokens may be decoded differently at the beginning of a text or after other neighbours.
   if (is_first && pending_.empty() && is_valid_utf8(last_bytes_)) last_bytes_ = fresh;
   return released(fresh, false);
 }
 
 std::string TextStream::finish() { return released(new_text(true), true); }
 
-// Characters of the pending bytes before those of the next token; -1: it goes on with the last
-// character of the text, whose bytes were broken off.
+// Characters of the pending bytes before the next token's; -1: the token continues the last,
+// incomplete character of the text.
 int64_t TextStream::begin_of(std::string_view token_bytes) const {
   const auto count = [](std::string_view bytes) { return num_characters(with_valid_utf8(bytes)); };
   const std::string before = before_pending_ + pending_;
@@ -52,13 +52,13 @@ int64_t TextStream::begin_of(std::string_view token_bytes) const {
   return goes_on ? begin - 1 : begin;
 }
 
-// The text of the tokens that have not been given out, or nothing yet.
+// The text of the tokens not returned yet; empty while it may still change.
 std::string TextStream::new_text(bool is_last) {
   const std::span<const int32_t> all(tokens_);
   const std::string before = tokenizer_.decode(all.subspan(first_, given_ - first_));
   const std::string text = tokenizer_.decode(all.subspan(first_));
   const bool is_whole =
-      !ends_inside_character(text) || is_last || tokens_.size() - given_ >= kMostTokensOfCharacter;
+      !ends_inside_character(text) || is_last || tokens_.size() - given_ >= kMaxTokensOfCharacter;
   if (!is_whole) return "";
   const auto differs = std::mismatch(before.begin(), before.end(), text.begin(), text.end());
   std::string fresh(differs.second, text.end());

@@ -10,31 +10,30 @@
 
 namespace megatron {
 
-// The text of tokens that come one by one. What it has given out never changes later: bytes of a
-// character wait until the character is whole, and text that may become a stop string waits until
-// it is known.
+// Incremental detokenization. Text that was returned never changes later: bytes wait until their
+// character is complete, and a possible beginning of a stop string waits until it is decided.
 class TextStream {
  public:
-  // `before`: the tokens that the new ones follow; some tokenizers write a word differently at the
+  // `before`: the tokens before the new ones; some tokenizers decode a word differently at the
   // beginning of a text. The tokenizer must outlive it.
   TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before,
              std::vector<std::string> stop_strings = {});
 
-  // The text that has become certain.
+  // Appends a token; returns the text that has become final.
   std::string push(int32_t token);
-  // The rest, after the last token.
+  // Returns the rest, after the last token.
   std::string finish();
-  // A stop string came: the text ends before it.
+  // True after a stop string; the text ends before it.
   bool is_stopped() const { return is_stopped_; }
 
-  // Where the text of the last token that was pushed begins, in characters of all text, and its
-  // bytes. A token that goes on with a character begins where this character does.
+  // Position of the last pushed token, in characters of the whole text, and its bytes. A token that
+  // continues a character has the position of this character.
   int64_t last_begin() const { return last_begin_; }
   const std::string& last_bytes() const { return last_bytes_; }
-  // Characters that were given out. Once the text is stopped or finished, the tokens that begin
-  // before have a part in it.
+  // Characters returned so far. Once the text is stopped or finished, tokens that begin before this
+  // position contribute to it.
   int64_t num_given() const { return num_given_; }
-  // All text of the tokens that were pushed has been given out.
+  // True if all text of the pushed tokens has been returned.
   bool has_given_all() const { return held_.empty() && given_ == tokens_.size(); }
 
  private:
@@ -44,12 +43,12 @@ class TextStream {
 
   const Tokenizer& tokenizer_;
   std::vector<std::string> stop_strings_;
-  std::vector<int32_t> tokens_;  // the last of those before, then the new ones
-  size_t first_ = 0;             // the tokens [first_, given_) have been given out as text
+  std::vector<int32_t> tokens_;  // the last tokens of `before`, then the new ones
+  size_t first_ = 0;             // text of the tokens [first_, given_) has been returned
   size_t given_ = 0;
-  std::string held_;            // certain, but it may be the beginning of a stop string
-  std::string pending_;         // bytes of the tokens [given_, ...), which are no text yet
-  std::string before_pending_;  // those of the tokens [first_, given_)
+  std::string held_;            // final, but possibly the beginning of a stop string
+  std::string pending_;         // bytes of the tokens [given_, ...), incomplete characters
+  std::string before_pending_;  // bytes of the tokens [first_, given_)
   int64_t num_certain_ = 0;     // characters of the text before them
   int64_t num_given_ = 0;
   int64_t last_begin_ = 0;

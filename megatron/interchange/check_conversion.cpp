@@ -34,8 +34,8 @@ double epsilon_of(const CheckpointContents& contents) {
   }
 }
 
-// Of logits, relative to the largest. Weights of one dtype give the same bits; sums of rounded ones
-// drift by more than one step.
+// Tolerance of logits, relative to the largest. Weights of one dtype give the same bits; sums of
+// rounded ones drift by more than one step.
 double tolerance_between(const CheckpointContents& a, const CheckpointContents& b) {
   constexpr double kSteps = 32;
   return epsilon_of(a) == epsilon_of(b) ? 0.0 : kSteps * std::max(epsilon_of(a), epsilon_of(b));
@@ -51,7 +51,7 @@ struct LogitDifference {
   double largest = 0;
 };
 
-// Of the first `ids` columns of logits [s, 1, v].
+// The loss over the first `ids` columns of logits [s, 1, v].
 LogitDifference difference_of(const Tensor& a, const Tensor& b, int64_t ids) {
   LogitDifference result;
   for (int64_t position = 0; position < a.size(0); ++position) {

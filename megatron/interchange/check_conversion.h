@@ -7,11 +7,11 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/transformer/config.h"
 
-// What a conversion of checkpoints checks once it has written.
+// Verification of a converted checkpoint.
 namespace megatron {
 
-// Reads every tensor of `got` and compares it, byte for byte, with what it was made of. Of
-// vocabularies only so many rows count: the rest is padding. Throws InternalError.
+// Reads every tensor of `got` and compares it, byte for byte, with its source. Ignores padding rows
+// of vocabularies. Throws InternalError.
 void expect_same_tensors(const CheckpointContents& want, const CheckpointContents& got,
                          int64_t vocab_rows);
 
@@ -21,11 +21,11 @@ struct StoredModel {
 };
 
 // Computes the logits and the loss of a few tokens with both models, a layer at a time and in fp32,
-// and describes the differences, a line each. Of weights of one dtype both must be the same bits;
-// rounding to another dtype moves them by some of its steps. The losses are those of the ids that
-// count in each model (TransformerConfig::counted_vocab_size), so that they differ where the
-// conversion removes rows that were trained. Throws InternalError where logits or losses differ too
-// much. Computes nothing and says so where memory is short.
+// and describes the differences, one per line. With weights of the same dtype both must be
+// bit-equal; rounding to another dtype changes them by some of its steps. Each loss is over the
+// model's counted ids (TransformerConfig::counted_vocab_size), so the losses differ if the
+// conversion removes trained rows. Throws InternalError if logits or losses differ too much. Skips
+// the computation, with a message, if memory is short.
 std::vector<std::string> compare_models(const StoredModel& source, const StoredModel& result);
 
 }  // namespace megatron

@@ -74,7 +74,7 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
   Opened& o = *opened_;
   const auto stores_no_settings = [&] {
     if (o.format == CheckpointFormat::kMegatron) return args().empty();
-    // Of DeepSpeed: the sizes that tensors show are among them.
+    // For DeepSpeed: includes sizes inferred from tensors.
     return o.format == CheckpointFormat::kDeepSpeed && !args().contains("num_attention_heads");
   };
   const bool lacks_fallback = !fallback.empty() && stores_no_settings();
@@ -143,7 +143,7 @@ struct Found {
 std::optional<Found> find(const fs::path& load, int64_t ckpt_step);
 
 // Archives often have one folder in another: the first that is a checkpoint or holds anything else.
-// A number asks for the folder above the checkpoint.
+// With an iteration number, `load` is the folder above the checkpoint.
 fs::path content_of_archive(fs::path folder, int64_t ckpt_step) {
   while (!format_of(folder)) {
     auto entry = fs::directory_iterator(folder);

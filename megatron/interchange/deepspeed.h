@@ -10,14 +10,14 @@
 // where kHasDeepSpeed (core/parts.h).
 namespace megatron {
 
-// A checkpoint of DeepSpeed: a directory with the files of its ranks, of a pipeline of BigScience's
-// Megatron-DeepSpeed or of a module with the names of Megatron-LM, in any stage of ZeRO and of any
-// number of ranks, with Adam's state. Or the universal checkpoint that ds_to_universal makes of
-// such a directory. Files are mapped; elements are read on demand, a parameter at a time.
+// Reads a DeepSpeed checkpoint: a directory with the files of its ranks, saved by a pipeline of
+// BigScience's Megatron-DeepSpeed or by a module with the names of Megatron-LM, with any ZeRO stage
+// and number of ranks, with Adam's state; or its conversion by ds_to_universal. Files are mapped;
+// elements are read on demand, one parameter at a time.
 //
-// `fallback` has the settings for files that store none. Sizes that tensors show need not be among
-// them. Where the files have no schedule of learning rates as Megatron-LM's, the scalars have only
-// the position in it.
+// `fallback` has the settings for files that store none; it may omit sizes that tensors show. If
+// the files have no learning-rate schedule as Megatron-LM's, the scalars have only the position in
+// it.
 //
 // Throws IoError; FormatError for files that do not fit each other; Unsupported for tensors that no
 // model of this program has.

@@ -4,10 +4,10 @@
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/transformer/config.h"
 
-// Which kind of model a checkpoint holds. Its tensors say so, whatever system saved it.
+// Detects the kind of model in a checkpoint from its tensors, whatever system saved it.
 namespace megatron {
 
-// An encoder alone is a BERT, an encoder with a decoder a T5, a decoder alone a GPT.
+// An encoder only is a BERT, an encoder with a decoder a T5, a decoder only a GPT.
 ModelKind kind_of(const CheckpointContents& contents);
 
 // Throws ConfigError, which names the right command, unless the source holds such a model.

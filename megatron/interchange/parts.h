@@ -2,7 +2,7 @@
 
 namespace megatron {
 
-// What of a checkpoint is opened. A file that is not needed may be missing or damaged.
+// The parts of a checkpoint to open. Files that are not needed may be missing or damaged.
 enum class Parts { kAll, kWeights };
 
 }  // namespace megatron

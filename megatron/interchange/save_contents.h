@@ -13,16 +13,16 @@
 // Writes the contents of a checkpoint in any format.
 namespace megatron {
 
-// Throws Unsupported if a format has no place for a model, so that a run says it before it trains.
+// Throws Unsupported if a format cannot represent a model, so that a run fails before it trains.
 void expect_place(SaveFormat format, const TransformerConfig& config);
 
-// Writes <directory>/iter_<iteration> in a format and makes it the latest. For Hugging Face the
-// directory of the iteration is the model's folder.
+// Writes <directory>/iter_<iteration> in a format and makes it the latest checkpoint. For Hugging
+// Face the directory of the iteration is the model's folder.
 void save_contents(const std::filesystem::path& directory, const CheckpointContents& contents,
                    SaveFormat format, const MegatronLayout& layout,
                    const TransformerConfig& config);
 
-// Saves the state of a run in the format of another system that --save-format names. Every rank of
+// Saves the state of a run in the other system's format that --save-format names. Every rank of
 // `world` calls it.
 void save_foreign(const RunConfig& run, const CheckpointState& state, const comm::Group& world);
 

@@ -145,7 +145,7 @@ void take_architecture(TrainingArgs& args, const CheckpointSource& source) {
                      source.directory().string()));
   }
   if (source.hf() != nullptr) {
-    // Which tokenizer, and how many rows pad its vocabulary, is for the run to say.
+    // Tokenizer and padding of the vocabulary are settings of the run.
     stored.erase("tokenizer_type");
     stored.erase("padded_vocab_size");
     const TransformerConfig& c = args.transformer;
@@ -239,7 +239,7 @@ TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& co
   args.data.retro_project_dir.clear();
   args.parallel = {};  // it is looked at by one rank, however many saved it
   args.parallel.use_distributed_optimizer = args.optimizer.use_precision_aware_optimizer;
-  // Derived settings are among the stored ones, so only what resolving asks for counts as given.
+  // The stored settings include derived ones, so only those that resolving needs count as given.
   args.given = {"lr"};
   std::vector<std::string> problems;
   TrainingArgs run = resolved(args, 1, problems);

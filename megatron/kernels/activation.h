@@ -18,7 +18,7 @@ enum class Activation {
   kGegluTanh,     // x1 * gelu_tanh(x2)
 };
 
-// Does the activation halve the width of its input?
+// True if the activation halves the width of its input.
 constexpr bool is_gated(Activation activation) { return activation >= Activation::kSwiglu; }
 
 }  // namespace megatron

@@ -6,9 +6,9 @@
 #include "megatron/device/philox.h"
 #include "megatron/kernels/dropout_bits.h"
 
-// The probabilities that attention drops. Take the query at position i of head h (of all heads of
-// the model) and the key at position k, in sample j. Their bits (dropout_bits.h) are half
-// 4 * (i / 8 % 2) + k / 8 % 4, counted from the lower half of word 0, of
+// The random bits of attention dropout. Take the query at position i of head h (of all heads of the
+// model) and the key at position k, in sample j. Their bits (dropout_bits.h) are half 4 * (i / 8 %
+// 2) + k / 8 % 4, counted from the lower half of word 0, of
 //
 //   philox<7>({k / 32 * 8 + k % 8, h * rows_of_head + i / 16 * 8 + i % 8, j low, j high}, key)
 //
@@ -21,7 +21,7 @@ namespace megatron::kernels {
 using AttentionWords = std::array<uint32_t, 4>;
 
 inline constexpr int kDropoutQueries = 16;  // a head's number of rows is a multiple of it
-inline constexpr int kDropoutKeys = 32;     // eight columns hold the bits of so many keys
+inline constexpr int kDropoutKeys = 32;     // keys whose bits are in eight columns
 
 // For a sequence of `length` positions.
 MG_HOST_DEVICE inline int64_t dropout_rows_of_head(int64_t length) {

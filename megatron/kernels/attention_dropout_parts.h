@@ -8,7 +8,7 @@
 // instructions.
 namespace megatron::kernels {
 
-// What a column contributes to the third round, and a row to the second and third.
+// The contribution of a column to the third round, and of a row to the second and third.
 struct alignas(16) DropoutColumn {
   uint32_t words[4];
 };
@@ -18,7 +18,7 @@ struct alignas(8) DropoutRow {
 
 namespace dropout_parts {
 
-inline constexpr int kRounds = 3;  // that are done in parts
+inline constexpr int kRounds = 3;  // done once per row or column
 // The multipliers of philox().
 MG_HOST_DEVICE inline uint64_t first_product(uint32_t x) { return uint64_t{0xD2511F53u} * x; }
 MG_HOST_DEVICE inline uint64_t second_product(uint32_t x) { return uint64_t{0xCD9E8D57u} * x; }

@@ -10,13 +10,14 @@
 
 namespace megatron::kernels {
 
-// Results of measurements on this machine in a text file: later runs read them instead of measuring
-// again, and so choose the same. A line is "<checksum>\t<question>\t<answer>"; question and answer
-// contain no tab and no line end. Processes may share the file: each appends a line under a lock
-// ("<path>.lock") and does not wait for the disk. Damaged lines, for example after a crash, are
-// ignored with a warning; the next write replaces the file by one without them. If the file cannot
-// be read or written, or another process holds the lock too long, a warning follows and the answers
-// live as long as the object. Thread safe.
+// A persistent cache of measurements on this machine, as a text file: later runs read them instead
+// of measuring again, and so choose the same algorithms. A line is
+// "<checksum>\t<question>\t<answer>"; question and answer contain no tab and no line end. Processes
+// may share the file: each appends a line under a lock ("<path>.lock") and does not wait for the
+// disk. Damaged lines, for example after a crash, are ignored with a warning; the next write
+// replaces the file by one without them. If the file cannot be read or written, or another process
+// holds the lock too long, a warning follows and the answers live as long as the object. Thread
+// safe.
 class ChoiceFile {
  public:
   explicit ChoiceFile(std::filesystem::path path,

@@ -51,7 +51,7 @@ struct DecodeText {
 //
 //   logits      [vocabulary]          out
 //   x           [hidden]              in   the embedding of the text's last token
-//   pages       [at least as many as the text has] int32, length [1] int32  in
+//   pages       [at least those of the text] int32, length [1] int32  in
 //                                          as for paged_attention(); the token's key and value are
 //                                          put into its page
 //   max_length  length is not larger; how the sums of attention are divided depends on it
@@ -64,15 +64,15 @@ struct DecodeText {
 // order of their use, into a ring in shared memory, as far ahead as there is room: also while
 // blocks wait for each other. Two groups of warps multiply, each every second slot of the ring, and
 // one more warp sums what they have and sends it to all blocks: the place of an element in the
-// workspace is 0 until it has come (kernels/cuda/exchange.cuh). Who needs it waits a while before
-// it looks; calls search how long is best, and how many weights to ask for at once (WaitSearch in
-// kernels/cuda/decode_text_waits.h), and keep in the workspace what they found.
+// workspace is 0 until it has come (kernels/cuda/exchange.cuh). Its readers wait a while before
+// they poll; calls search for the best wait and for the best number of weights to request at once
+// (WaitSearch in kernels/cuda/decode_text_waits.h), and keep the results in the workspace.
 void decode_text(TensorView logits, ConstView x, const DecodeText& text, ConstView pages,
                  ConstView length, int64_t max_length, TensorView workspace, Stream stream);
 int64_t decode_text_workspace_bytes(const DecodeTextShape& shape);
-// Can the device run it? Heads have 64 or 128 channels; a page has a power of two of tokens;
-// hidden, ffn and heads d have a common divisor that is a multiple of 64 and not small beside
-// hidden, which is at most 8192 (columns_of() in kernels/cuda/decode_text_division.h). A CPU
+// True if the device can run it: heads have 64 or 128 channels; a page has a power of two of
+// tokens; hidden, ffn and heads d have a common divisor that is a multiple of 64 and not small
+// beside hidden, which is at most 8192 (columns_of() in kernels/cuda/decode_text_division.h). A CPU
 // cannot, nor a GPU whose blocks would need more shared memory than there is, or that has no code
 // for compute capability 9.0.
 bool has_decode_text(const DecodeTextShape& shape, Device device);

@@ -11,7 +11,7 @@ void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, 
   expect_dtype(tokens.dtype, DType::kInt32, "draw_tokens: tokens");
   if (probabilities.data != nullptr) {
     expect_shape(probabilities.shape,
-                 {rows, kMostProbabilities * static_cast<int64_t>(sizeof(TokenLogProbability))},
+                 {rows, kMaxLogProbabilities * static_cast<int64_t>(sizeof(TokenLogProbability))},
                  "draw_tokens: probabilities");
   }
   expect_shape(logits.shape, {rows, logits.size(1)}, "draw_tokens: logits");

@@ -10,43 +10,43 @@
 
 namespace megatron::kernels {
 
-// How a token is drawn from a row of logits: first the penalties of tokens that the text has, then
-// the filters in the order top_k, top_p, min_p.
+// Parameters of sampling a token from a row of logits: first the penalties of tokens that occur in
+// the text, then the filters in the order top_k, top_p, min_p.
 struct Draw {
   double temperature = 1;  // > 0
   double top_p = 0;        // 0: off
   double min_p = 0;        // 0: off
   double uniform = 0;      // the random number, in [0, 1)
-  // Of every token that the text has: a positive logit is divided by it, a negative one multiplied
+  // For every token that occurs in the text: divides a positive logit, multiplies a negative one
   // (Keskar et al. 2019, arXiv:1909.05858). 1: off
   double repetition_penalty = 1;
-  double presence_penalty = 0;   // subtracted once from a token that the text has behind its prompt
-  double frequency_penalty = 0;  // subtracted as often as the token is there
-  int32_t prompt_length = 0;     // tokens of the text that are its prompt
-  int32_t top_k = 0;             // 0: off; 1: the most probable token, whatever the rest says
-  int32_t vocab_size = 0;        // ids from here on are never drawn; 0: nothing is drawn
-  int32_t known_size = 0;        // ids from here on have no probability; at least vocab_size
-  // Log-probabilities to return, at most kMostProbabilities: 1: of the drawn token, 1 + n: also of
-  // the n most probable ones, below known_size.
+  double presence_penalty = 0;   // subtracted once from a token that occurs after the prompt
+  double frequency_penalty = 0;  // subtracted once per occurrence after the prompt
+  int32_t prompt_length = 0;     // tokens of the text's prompt
+  int32_t top_k = 0;             // 0: off; 1: greedy, ignoring the other filters
+  int32_t vocab_size = 0;        // ids >= vocab_size are never drawn; 0: draws nothing
+  int32_t known_size = 0;        // ids below it have probabilities; at least vocab_size
+  // Log-probabilities to return, at most kMaxLogProbabilities: 1: of the drawn token, 1 + n: also
+  // of the n most probable ones, below known_size.
   int32_t num_probabilities = 0;
 
   MG_HOST_DEVICE bool has_penalty() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
   }
 };
-inline constexpr int kMostProbabilities = 21;
+inline constexpr int kMaxLogProbabilities = 21;
 
 struct TokenLogProbability {
   double log_probability = 0;  // log(softmax(logits))[token] of the logits before any penalty
   int32_t token = 0;
 };
 
-// The tokens of the texts whose next ones are drawn. They lie in pages, as keys do.
+// The tokens of the texts, in pages as keys are; penalties need them.
 struct DrawTexts {
   TensorView ids{};     // [pages, tokens of a page] i/o int32
   ConstView pages{};    // [rows, max pages] int32: the pages of a text, in the order of its tokens
   ConstView lengths{};  // [rows] int32: tokens of the text; 0: no such row
-  // [rows] int64: the last tokens, which are put into their pages before anything is drawn. Null:
+  // [rows] int64: the last tokens, written to their pages before anything is drawn. Null:
   // they are there already.
   ConstView last{};
 };
@@ -55,10 +55,10 @@ struct DrawTexts {
 //
 //   tokens         [rows]     out  int32; kNoToken if a logit below vocab_size is NaN or none is
 //                                  drawn
-//   probabilities             out  [rows, kMostProbabilities] TokenLogProbability, as uint8: the
+//   probabilities             out  [rows, kMaxLogProbabilities] TokenLogProbability, as uint8: the
 //                                  drawn token's, then the most probable ones, equal ones by index.
-//                                  Rows without a token, and places that nobody asked for, stay.
-//                                  Null if no row asks for any.
+//                                  Rows without a token, and other entries, are not written.
+//                                  Null if no row requests any.
 //   logits         [rows, v]  in   fp32 | fp16 | bf16
 //   draws          [rows]     in   Draw, on the stream's device, as sizeof(Draw) uint8 each
 //   texts                     i/o  null if no row has a penalty

@@ -37,23 +37,23 @@ struct Fp8Source {
 // Rows of a matrix that are summed together in Fp8Target::sums.
 inline constexpr int64_t kFp8SumRows = 128;
 
-// The value of the activation beside its derivative, so that the backward pass makes it once more
-// while it reads x anyway.
+// The value of the activation, recomputed by the backward pass beside the derivative because it
+// reads x anyway.
 //
-//   columns  [cols of act(x), rows]  out  E4M3: round(act(x) * scale), transposed; null: not made
+//   columns  [cols of act(x), rows]  out  E4M3: round(act(x) * scale), transposed; null: none
 //   scale    [1]                     in   fp32
 struct Fp8Value {
   TensorView columns = {};
   ConstView scale = {};
 };
 
-// What is made of v. A null view is not made.
+// The outputs computed from v. A null view is not computed.
 //
 //   rows     [rows, cols]  out     FP8: round(v * scale)
 //   columns  [cols, rows]  out     FP8: its transpose, in the dtype of rows
 //   inverse  [1]           out     fp32: 1 / scale, which products read (fp8_matmul.h)
 //   amax     [1]           in out  fp32: the larger one of its value and of all |v|; NaN wins
-//   sums     [ceil(rows / kFp8SumRows), cols]  out  fp32: sums of v over so many rows each
+//   sums     [ceil(rows / kFp8SumRows), cols]  out  fp32: sums of v over kFp8SumRows rows each
 struct Fp8Target {
   TensorView rows = {};
   TensorView columns = {};

@@ -52,9 +52,9 @@ MG_HOST_DEVICE inline float fp8_block_scale(float amax, float largest) {
 #endif
 }
 
-// A matrix in FP8 and what its elements are multiplied by, 1 / scale of their blocks; a null one is
-// not made.
-//   matrix [r, c] out FP8   inverses fp8_scales_shape() out fp32; padding stays as it is
+// A matrix in FP8 and the factors that decode its elements, 1 / scale of their blocks; a null view
+// is not computed.
+//   matrix [r, c] out FP8   inverses fp8_scales_shape() out fp32; padding is not written
 struct Fp8Blocked {
   TensorView matrix = {};
   TensorView inverses = {};
@@ -62,10 +62,10 @@ struct Fp8Blocked {
   bool is_null() const { return matrix.is_null(); }
 };
 
-// What is made of v [rows, cols] (Fp8Source).
+// The outputs computed from v [rows, cols] (Fp8Source).
 //
 //   rows     [rows, cols]           out
-//   columns  [cols, rows]           out  the transpose; each of both has the blocks of its own rows
+//   columns  [cols, rows]           out  the transpose; both have blocks along their own rows
 //   value    [cols of act(x), rows] out  E4M3 in lines: act(x) transposed; v is a derivative
 //   sums     Fp8Target::sums        out
 struct Fp8BlockTarget {

@@ -6,7 +6,7 @@
 
 namespace megatron::kernels {
 
-// A factor of a product in FP8: an element is the stored number times the inverse of its block.
+// An operand of a product in FP8: an element is the stored number times the inverse of its block.
 //   matrix   [rows, k]           FP8
 //   inverse  fp8_scales_shape()  fp32, on the matrix's device, at a multiple of 16 bytes
 struct Fp8Factor {

@@ -37,7 +37,7 @@ struct Fp8Update {
 };
 
 // Moves the amax of an iteration to the histories, computes scales from these and sets amax to 0. A
-// scale stays as it is if its amax is 0 or not finite.
+// scale is unchanged if its amax is 0 or not finite.
 //   layers [n, 2] in int64: an Fp8LayerState in each row   amax [n, 3] in out fp32
 void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream stream);
 

@@ -6,9 +6,8 @@
 #include "megatron/device/device.h"
 #include "megatron/kernels/fp8_blocks.h"
 
-// Quantisation with a scale for each square (Fp8Blocks::kSquare) of a matrix whose elements are
-// divided among ranks: each measures and rounds the part that it has. Together that is what
-// fp8_quantize_blocks() makes of the whole.
+// Quantisation with a scale for each square (Fp8Blocks::kSquare) of a matrix sharded over ranks:
+// each rank measures and rounds its own part. The results equal fp8_quantize_blocks() of the whole.
 namespace megatron::kernels {
 
 // Elements [begin, begin + n) of a matrix [rows, cols] in row-major order.
@@ -20,7 +19,7 @@ struct Fp8Part {
 };
 
 // On a GPU begin, n and cols are multiples of 16, and elements start at multiples of 16 bytes;
-// throws ShapeError otherwise. Padding of amax and inverses stays as it is.
+// throws ShapeError otherwise. Padding of amax and inverses is not written.
 
 // Raises the amax of each square to that of the part's elements; NaN wins.
 //   amax  fp8_scales_shape(kSquare, matrix)  in out  fp32

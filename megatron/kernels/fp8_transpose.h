@@ -5,8 +5,8 @@
 
 namespace megatron::kernels {
 
-// The transpose of a matrix in FP8. With one scale for the matrix that is what fp8_quantize() makes
-// of its columns.
+// The transpose of a matrix in FP8: with one scale for the matrix, equal to the columns of
+// fp8_quantize().
 //   y [cols, rows] out FP8   x [rows, cols] in, dtype of y
 //
 // On a GPU rows and cols are multiples of 16, and both start at multiples of 16 bytes; throws

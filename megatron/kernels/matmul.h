@@ -21,21 +21,21 @@ enum class Transpose { kNo, kYes };
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 
-// A product a b^T of few rows, made in equal parts of its depth k that the kernel which reads it
-// adds (residual_norm.h): on a GPU the blocks of a narrow product alone do not read b at the speed
-// of memory.
+// Split-K product a b^T of few rows: p partial products over equal slices of the depth k, which the
+// kernel that reads them adds (residual_norm.h). On a GPU a narrow product has too few blocks to
+// read b at the bandwidth of memory.
 //
-//   parts  [p, m, n]  out  fp32: parts[i] is the product of the i-th columns k/p of a and of b
+//   parts  [p, m, n]  out  fp32: parts[i] is the product over columns [i k/p, (i + 1) k/p)
 //   a      [m, k]     in   fp16 | bf16
 //   b      [n, k]     in   dtype of a
 //
 // Row-major, contiguous, nothing overlaps; no extent is 0. REQUIRES: p divides k; a GPU.
 void matmul_split_k(TensorView parts, ConstView a, ConstView b, Stream stream);
-// The p that makes such a product fast; 1 stands for matmul().
+// The fastest p for such a product; 1: use matmul().
 int64_t num_k_splits(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream);
-// num_k_splits() is at most this for at most so many rows, and 1 for more.
-inline constexpr int64_t kMostDepthParts = 8;
-inline constexpr int64_t kMostRowsInParts = 64;
+// num_k_splits() is at most kMaxKSplits, and 1 for more than kMaxSplitKRows rows.
+inline constexpr int64_t kMaxKSplits = 8;
+inline constexpr int64_t kMaxSplitKRows = 64;
 
 // Scratch memory of products on a GPU: allocated once for each stream and kept.
 inline constexpr int64_t kCudaMatmulWorkspaceBytes = int64_t{32} << 20;

@@ -5,8 +5,8 @@
 #include "megatron/device/host_device.h"
 #include "megatron/kernels/attention.h"
 
-// What joins the parts of an attention that is computed one block of keys after the other. Heads
-// are fp32, fp16 or bf16, not all the same; arithmetic is fp32, rounded once on store.
+// Merges the partial results of attention computed one block of keys at a time (ring attention).
+// Heads are fp32, fp16 or bf16, not all the same; arithmetic is fp32, rounded once on store.
 namespace megatron::kernels {
 
 // dst = src.   dst [s, b, heads, d] out   src [s, b, heads, d] in
@@ -16,9 +16,8 @@ void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream strea
 void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
                Stream stream);
 
-// Attention to some keys and attention to others become attention to all of them. `part` and
-// `part_lse` are the others' output and log-sum-exp (kernels/attention.h; Milakov and Gimelshein
-// 2018, arXiv:1805.02867):
+// Merges attention over some keys with attention over others. `part` and `part_lse` are the others'
+// output and log-sum-exp (kernels/attention.h; Milakov and Gimelshein 2018, arXiv:1805.02867):
 //
 //   sum  = log(e^lse + e^part_lse)
 //   out := e^(lse - sum) own + e^(part_lse - sum) part;  lse := sum

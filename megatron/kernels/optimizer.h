@@ -38,7 +38,7 @@ struct Moment {
   bool is_fp8() const { return elements.dtype == DType::kFloat8E4M3; }
 };
 
-// Bytes of a moment of so many elements, with exponents.
+// Bytes of a moment of `elements` elements, including exponents.
 inline int64_t moment_bytes(int64_t elements, DType dtype) {
   const int64_t of_elements = elements * size_of(dtype);
   if (dtype != DType::kFloat8E4M3) return of_elements;

@@ -59,7 +59,7 @@ struct StepState {
   double grad_norm = 0.0;   // of the unscaled gradients, before clipping
   double num_zeros = 0.0;
   int64_t first_not_finite = kAllFinite;  // index of a parameter, if searched
-  // The gradients of the batch are those summed up times it (weigh_gradients).
+  // Factor from the summed gradients to those of the batch (weigh_gradients).
   double gradient_weight = 1.0;
 };
 
@@ -69,7 +69,7 @@ struct StepRule {
   double clip_grad = 0.0;         // limit of the norm; 0: no clipping
 };
 
-// The factor of gradients that were summed up with equal weights of so many microbatches.
+// The factor for gradients summed over num_microbatches microbatches of equal weight.
 MG_HOST_DEVICE inline double gradient_weight(double num_microbatches, double weight) {
   return weight > 0.0 ? num_microbatches / weight : 1.0;
 }

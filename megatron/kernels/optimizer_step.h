@@ -37,8 +37,8 @@ void step_sums(TensorView sums, ConstView found, ConstView losses, Stream stream
 //   sums   [kNumStepSums]     in  fp64
 void decide_step(TensorView state, ConstView sums, const StepRule& rule, Stream stream);
 
-// Sets StepState::gradient_weight to num_microbatches / weight: microbatches count as much as they
-// have tokens that count, in place of equally. 1 if nothing counts.
+// Sets StepState::gradient_weight to num_microbatches / weight: microbatches are weighted by their
+// number of counted tokens instead of equally. 1 if the weight is 0.
 //   state   [kStepStateBytes]  io  a StepState
 //   weight  [1]                in  fp32: the sum of their weights
 void weigh_gradients(TensorView state, ConstView weight, int64_t num_microbatches, Stream stream);

@@ -36,7 +36,7 @@ void expect_table(const PageTable& table) {
   }
 }
 
-// Where the new token of each row goes; the table is on the host.
+// The slot of each row's new token; the table is on the host.
 std::vector<int32_t> new_slots(const PageTable& table, int64_t tokens, int64_t page_tokens) {
   std::vector<int32_t> slots(static_cast<size_t>(tokens), -1);
   const auto* const lengths = table.lengths.as<int32_t>();
@@ -82,7 +82,7 @@ void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q
 int64_t paged_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t d, int64_t max_length,
                                         Stream stream) {
   if (stream.is_cpu()) return 0;
-  const int64_t parts = (max_length + cuda::kLeastPagedKeys - 1) / cuda::kLeastPagedKeys;
+  const int64_t parts = (max_length + cuda::kMinPagedKeys - 1) / cuda::kMinPagedKeys;
   // For each row and head a counter; then for each part d sums, the largest score and its sum.
   return (rows * heads * 4 + 15) / 16 * 16 + rows * heads * parts * (d + 2) * 4;
 }

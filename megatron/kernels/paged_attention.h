@@ -2,7 +2,7 @@
 
 #include "megatron/kernels/attention.h"
 
-// Attention over keys and values that lie in pages, and the writing of pages.
+// Attention over a paged KV cache, and writes to its pages.
 namespace megatron::kernels {
 
 // Keys and values of a layer, on the stream's device. In the model's dtype, or in FP8: then each
@@ -18,7 +18,7 @@ struct KeyValuePages {
   int64_t page_tokens() const { return keys.size(1); }
 };
 
-// Rows of a batch whose keys and values lie in pages. Arrays are on the stream's device.
+// The page tables of a batch's rows. Arrays are on the stream's device.
 struct PageTable {
   ConstView pages;     // [rows, max pages] int32: the pages of a row, in the order of its tokens
   ConstView lengths;   // [rows] int32: tokens of a row, a new one included; 0: no such row
@@ -47,10 +47,10 @@ struct PagedSettings {
 //                                call; null if that is 0
 //
 // Sums in fp32. The result of a row does not depend on the other rows, nor on which pages it has. A
-// row sees its new token, too, as it is in the pages.
-// On a GPU d is a multiple of 8, and earlier tokens of a row were put into pages by an earlier
-// forward pass: the kernel reads them before earlier kernels of the stream have ended. Functions of
-// pages throw Unsupported for pages in FP8 that has_fp8_pages() does not know.
+// row attends to its new token as stored in the pages. On a GPU d is a multiple of 8, and earlier
+// tokens of a row were put into pages by an earlier forward pass: the kernel reads them before
+// earlier kernels of the stream have ended. Functions of pages throw Unsupported for pages in FP8
+// that has_fp8_pages() does not know.
 void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
                      ConstHeadsView v, const PageTable& table, const PagedSettings& settings,
                      TensorView workspace, Stream stream);
@@ -71,7 +71,7 @@ void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView
 void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
                      Stream stream);
 
-// Whether pages may be in FP8 for a model of this dtype and heads of d channels.
+// True if pages may be in FP8 for a model of this dtype and heads of d channels.
 bool has_fp8_pages(DType dtype, int64_t d, Device device);
 
 namespace cpu {
@@ -82,9 +82,9 @@ decltype(kernels::take_from_pages) take_from_pages;
 }  // namespace cpu
 
 namespace cuda {
-// Blocks share the keys of a row in parts of at least so many. The size of a part is a constant of
-// a kernel, so that the sums of a row depend on its own length alone.
-inline constexpr int kLeastPagedKeys = 128;
+// Fewest keys of a row that one block takes. The size of such a part is a constant of the kernel,
+// so that the sums of a row depend on its own length alone.
+inline constexpr int kMinPagedKeys = 128;
 
 decltype(kernels::paged_attention) paged_attention;
 decltype(kernels::put_into_pages) put_into_pages;

@@ -5,8 +5,8 @@
 
 namespace megatron::kernels {
 
-// bias[head, i] = table[buckets[i], head]: what attention adds to its scores for distance i between
-// two tokens.
+// bias[head, i] = table[buckets[i], head], added to the attention scores for distance i between two
+// tokens.
 //
 //   bias     [heads, distances]    out  fp32
 //   table    [num buckets, heads]  in   fp32

@@ -24,7 +24,7 @@ struct NormParameters {
 //   x           [s, b, h]  out  dtype of residual; may alias residual
 //   y           [s, b, h]  out  dtype of the norm's weight
 //   mean, rstd  [s * b]    out  fp32, kept for the backward pass; mean is null for RMSNorm
-//   branch      [s, b, h]  in   or its parts [p, s, b, h] in fp32, which are added in order
+//   branch      [s, b, h]  in   or split-K parts [p, s, b, h] in fp32, which are added in order
 //   bias        [h]        in   may be null
 //   residual    [s, b, h]  in
 //
@@ -34,7 +34,8 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
                            ConstView branch, ConstView bias, ConstView residual,
                            const NormParameters& norm, DropoutKey key, Stream stream);
 
-// Does residual_norm_forward() add the parts of a branch for an x of this shape, [s, b, h]?
+// True if residual_norm_forward() can add the split-K parts of a branch for an x of this shape, [s,
+// b, h].
 bool residual_norm_adds_parts(const Shape& x, int64_t parts, Stream stream);
 
 // dx = dx_past + the gradient of x in norm(x), dbranch = dropout(dx), and sums over rows.

@@ -23,7 +23,7 @@ constexpr auto kAnswer = std::chrono::seconds(5);  // for hosts, once ranks have
 constexpr auto kToSend = std::chrono::seconds(5);
 constexpr size_t kMaxReason = 4096;
 
-// What hosts tell each other while ranks run.
+// Messages between hosts while ranks run.
 enum class Kind : uint64_t { kStop = 1, kOutcome = 2 };
 
 std::string stop_record() {
@@ -42,7 +42,7 @@ std::string record_of(const JobOutcome& outcome) {
   return record.bytes();
 }
 
-// The outcome that follows in a record; a fault where it cannot be read.
+// Reads an outcome from a record; a fault if it is invalid.
 JobOutcome outcome_of(RecordReader& record) {
   const uint64_t code = record.number();
   JobOutcome outcome{.exit_code = code < 256 ? static_cast<int>(code) : kExitFault,
@@ -79,7 +79,7 @@ struct Hosts::Link {
 };
 
 JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes) {
-  // The greater, the more it says about what went wrong.
+  // Rank of an outcome: higher is more informative about the failure.
   const auto weight = [](const JobOutcome& outcome) {
     if (outcome.exit_code == 0) return 0;
     if (outcome.is_released) return 1;
@@ -107,7 +107,7 @@ Hosts::Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
       .name = fmt::format("host {} ({})", place.host, host_name()),
       .settings = {{"--nproc-per-node", std::to_string(place.nproc_per_node)},
                    {"--max-restarts", std::to_string(place.max_restarts)}},
-      // The port of the ranks and what their secret is made of; of host 0 only.
+      // The port of the ranks and the input of their secret; from host 0 only.
       .card = fmt::format("{} {}", ranks_port, comm::Secret::random().text()),
       .address = {}};
   comm::tcp::Rendezvous rendezvous = join_rendezvous(rendezvous_point, own, secret, timeout);

@@ -22,33 +22,33 @@ struct HostPlace {
   int64_t max_restarts = 0;
 };
 
-// The launches of all hosts of a job. They meet at host 0 (comm/tcp/rendezvous.h), and end or start
-// again together: what becomes of the job is what became of the host where it failed first.
+// Coordinates the launchers of a job's hosts. After a rendezvous at host 0 (comm/tcp/rendezvous.h)
+// they end or restart together; the outcome of the job is that of the host that failed first.
 //
 //   host i -> host 0   after each attempt, how its ranks ended
 //   host 0 -> host i   "stop" once ranks have failed; how the attempt ended
 class Hosts {
  public:
-  // Returns when all are there. Throws ConfigError, on all hosts, when they do not fit together;
-  // CommError that names who did not come in time, or what is at host 0's port instead.
-  // `ranks_port` is where rank 0 may wait, on host 0.
+  // Returns when all hosts have joined. Throws ConfigError, on all hosts, if their settings
+  // conflict; CommError, which names the missing hosts, or the foreign program at host 0's port.
+  // `ranks_port` is a port for rank 0 on host 0.
   Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
         std::chrono::milliseconds timeout);
   ~Hosts();
 
-  // Where the ranks meet, and the secret of this job's ranks: equal on all hosts, and never sent.
+  // The rendezvous of the ranks, and their secret: equal on all hosts, and never sent.
   int ranks_port() const { return ranks_port_; }
   const comm::Secret& ranks_secret() const { return ranks_secret_; }
-  // Poll while ranks run: whether those of another host have failed.
+  // For polling while ranks run: true if ranks of another host have failed.
   bool has_failed_elsewhere();
-  // How this attempt ended on all hosts, given how it ended here. Waits for the others: without
-  // limit while nothing has failed, else some seconds.
+  // Combines this host's outcome of an attempt with those of all hosts. Waits for the others:
+  // without limit if nothing has failed, otherwise some seconds.
   JobOutcome agreed(const JobOutcome& here);
 
  private:
   struct Link;
 
-  // Takes in what has come.
+  // Processes received messages.
   void read_links();
   void stop_others();
 
@@ -60,7 +60,7 @@ class Hosts {
   bool has_told_to_stop_ = false;
 };
 
-// Which of the outcomes of an attempt is that of the job. REQUIRES: one at least.
+// The job's outcome, from those of its hosts. REQUIRES: at least one.
 JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes);
 
 }  // namespace megatron::launch

@@ -57,7 +57,7 @@ class Descriptor {
   int number_;
 };
 
-// While it lives, signals that would end this process, and those of children, are read instead.
+// While it lives, terminating signals and SIGCHLD are read through a descriptor (signalfd).
 class SignalReader {
  public:
   SignalReader() : descriptor_(-1) {
@@ -93,7 +93,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& added) {
-  // The place that an outer launcher has given this process is not that of its children.
+  // Removes an outer launcher's variables: they describe this process, not its children.
   constexpr std::string_view kOuter[] = {"OMPI_COMM_WORLD_", "PMI_", "PMIX_"};
   std::vector<std::string> list;
   for (char** each = environ; *each != nullptr; ++each) {
@@ -132,7 +132,7 @@ class Job {
   void take_line(Child& child, std::string line) const;
   void reap();
   void judge(const Child& child, int status);
-  // Prints what was not printed before; the first is the reason of the outcome.
+  // Prints lines not printed before; the first is the reason of the outcome.
   void report(const Child& child, const std::vector<std::string>& errors);
   void name_the_silent() const;
   void fail(int exit_code);
@@ -233,7 +233,7 @@ void Job::take_line(Child& child, std::string line) const {
   const bool is_first = &child == &children_.front();
   const std::string text =
       fmt::format("{}{}\n", is_first ? "" : fmt::format("[{}] ", child.process->name), line);
-  // A standard error that cannot be written ends no job.
+  // Failing to write standard error must not end the job.
   static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
 }
 
@@ -247,8 +247,8 @@ void Job::report(const Child& child, const std::vector<std::string>& errors) {
   }
 }
 
-// A rank that hangs does not hear that another has failed. The one that gave up waiting may have
-// waited for a third one, which waited for the hanging one, too.
+// A hanging rank does not notice that another has failed. The rank that timed out may have waited
+// for a third one, which itself waited for the hanging one.
 void Job::name_the_silent() const {
   for (const Child& child : children_) {
     if (child.has_ended) continue;
@@ -326,7 +326,7 @@ JobOutcome Job::run(const std::function<bool()>& has_failed_elsewhere) {
     outcome_.is_released = true;
     if (released_ != nullptr && !failed_elsewhere_at_) report(*released_, released_->said);
     fail(kExitFault);
-    if (failed_elsewhere_at_) return outcome_;  // whose host says why
+    if (failed_elsewhere_at_) return outcome_;  // the failing host reports the reason
   }
   if (outcome_.exit_code != 0 && outcome_.reason.empty() && !outcome_.is_final) {
     outcome_.reason = fmt::format("the ranks of {} ended with exit code {}; rank 0 says why",

@@ -26,7 +26,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// A port that this process keeps for its ranks: bound, but nobody listens there.
+// A port reserved for the ranks: bound, but without a listener.
 class ReservedPort {
  public:
   ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -52,7 +52,7 @@ class ReservedPort {
   int number_ = 0;
 };
 
-// The words without a flag, and without its value if it has one.
+// Removes a flag, and its value if it has one, from the arguments.
 void remove_flag(Words& words, std::string_view flag, bool has_value) {
   for (size_t i = 0; i < words.size();) {
     std::string name = words[i].substr(0, words[i].find('='));
@@ -89,7 +89,7 @@ JobProcess process_of_rank(const Supervision& job, const Words& words, int64_t l
                           {"MEGATRON_SECRET", secret.text()}}};
 }
 
-// `secret` is that of the ranks.
+// `secret` is the ranks' secret.
 std::vector<JobProcess> processes_of(const Supervision& job, const Words& words, int port,
                                      const comm::Secret& secret) {
   if (!job.hostfile.empty()) {
@@ -121,12 +121,12 @@ std::vector<JobProcess> processes_of(const Supervision& job, const Words& words,
   return processes;
 }
 
-// Can another attempt end otherwise?
+// True if another attempt may succeed.
 bool may_pass(const JobOutcome& outcome) {
   return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.is_final;
 }
 
-// Meets the other hosts, if there are any.
+// Joins the rendezvous with the other hosts, if there are any.
 std::optional<Hosts> other_hosts(const Supervision& job, int ranks_port) {
   if (job.nnodes == 1 || !job.hostfile.empty()) return {};
   const HostPlace place{job.node_rank,      job.nnodes,
@@ -160,16 +160,16 @@ std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe
 
 void expect_possible_job(int64_t nproc_per_node, int64_t nnodes) {
   constexpr int64_t kMostRanks = 1024;
-  constexpr int64_t kMostHosts = 100'000;
+  constexpr int64_t kMaxHosts = 100'000;
   if (nproc_per_node > kMostRanks) {
     throw ConfigError(fmt::format(
         "{} ranks on one host must be at most {}; lower --nproc-per-node (--num_processes, "
         "--num_gpus)",
         nproc_per_node, kMostRanks));
   }
-  if (nnodes > kMostHosts) {
+  if (nnodes > kMaxHosts) {
     throw ConfigError(fmt::format("{} hosts must be at most {}; lower --nnodes (--num_machines)",
-                                  nnodes, kMostHosts));
+                                  nnodes, kMaxHosts));
   }
 }
 

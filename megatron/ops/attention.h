@@ -27,12 +27,11 @@ struct AttentionOptions {
 // Self attention on a fused projection, which holds for each group its query heads, key and value.
 //
 //   qkv            [s, b, (n + 2 g) d]  fp32 | fp16 | bf16
-//   relative_bias  [n, 2s - 1]          fp32, added to the scores by distance, from that of the
-//   last
-//                                       token to the first on; undefined: none
+//   relative_bias  [n, 2s - 1]          fp32, by index key - query + s - 1, added to the
+//                                       scores; undefined: none
 //   y              [s, b, n d]          dtype of qkv
 //
-// Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s], so recomputing attention alone saves
+// Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s], so recomputing only attention saves
 // no memory.
 Variable attention(const Variable& qkv, const AttentionOptions& options,
                    const Variable& relative_bias = {});
@@ -41,8 +40,8 @@ Variable attention(const Variable& qkv, const AttentionOptions& options,
 //
 //   q   [sq, c b, n d]  kv  [sk, b, n 2 d], per head its key, then its value    y  as q
 //
-// Sequence i of the queries reads sequence i / c of the keys; c is usually 1. The dropout key is
-// one of the sequences of queries.
+// Sequence i of the queries reads sequence i / c of the keys; c is usually 1. The dropout key
+// counts sequences of queries.
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options);
 
 // kernels::attention_forward with the scratch memory it needs.

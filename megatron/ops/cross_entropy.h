@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-// A rank's columns of the vocabulary, and its exchange with the other ranks.
+// A rank's columns of the vocabulary, and the collective that gathers the ranks' statistics.
 struct VocabularyShard {
   int64_t first_column = 0;
   // Size of the vocabulary; later columns, on any rank, are padding. 0: this rank has all columns,
@@ -29,9 +29,8 @@ struct VocabularyShard {
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0,
                        const VocabularyShard& shard = {});
 
-// The parts of cross_entropy(), for a loss that has its logits in pieces. A piece is the logits
-// [n, b, v/ranks] of the positions from `first` on; labels are those of all positions, on the
-// device of logits.
+// The steps of cross_entropy() for chunked logits: a chunk is the logits [n, b, v/ranks] of the
+// positions from `first` on; labels are those of all positions, on the device of logits.
 //
 //   losses, log_sum_exp [n, b] fp32 out
 void cross_entropy_into(Tensor& losses, Tensor& log_sum_exp, const Tensor& logits,

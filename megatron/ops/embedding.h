@@ -6,9 +6,9 @@
 
 namespace megatron {
 
-// The rows of a table that a batch uses. An op checks ids on the host, and sorts them if it needs a
-// gradient. Ids on a GPU have passed prepared_ids() and come with their order, so the op neither
-// waits nor copies; without a gradient the order may be undefined.
+// Ids of table rows. An op checks ids that are on the host, and sorts them if it needs a gradient.
+// Ids on a GPU have passed prepared_ids() and come with their order, so the op neither waits nor
+// copies; without a gradient the order may be undefined.
 struct RowIds {
   RowIds() = default;
   // Ids on the host. Implicit, so that callers pass plain ids.

@@ -11,8 +11,8 @@ struct Heads {
   Variable v;  // [s, b, g, d]
 };
 
-// Copies the heads out of a fused projection [s, b, (n + 2 g) d], which holds for each group its
-// query heads, key and value (kernels::split_qkv). Saves nothing.
+// Splits a fused projection [s, b, (n + 2 g) d], which holds for each group its query heads, key
+// and value (kernels::split_qkv), into copies. Saves nothing.
 Heads split_heads(const Variable& qkv, int64_t num_heads, int64_t num_groups);
 
 // The inverse: copies the heads into a fused projection. Saves nothing.

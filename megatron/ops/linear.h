@@ -16,8 +16,8 @@ namespace megatron {
 // dtype of those, if they have any. Throws ShapeError and DtypeError.
 Variable linear(const Variable& x, const Variable& weight, const Variable& bias);
 
-// The parts of linear(), for layers that communicate between them. LinearSaved is what the backward
-// pass needs besides its input: the weight and the sinks of gradients.
+// The steps of linear(), for layers that communicate between them. LinearSaved holds the weight and
+// the gradient sinks for the backward pass, which also needs x.
 struct LinearSaved {
   Tensor weight;
   GradSink weight_sink;
@@ -26,8 +26,8 @@ struct LinearSaved {
 LinearSaved linear_saved(const Variable& weight, const Variable& bias);
 
 Tensor linear_forward(const Tensor& x, const Variable& weight, const Variable& bias);
-// The same without a bias and for a sum with a residual stream (residual_norm.h): [.., out], or
-// [p, .., out] in fp32, parts whose sum it is, if those are made faster (kernels/matmul.h).
+// The same without a bias, whose result residual_norm() reads: [.., out], or, where split-K is
+// faster (kernels/matmul.h), [p, .., out] in fp32, partial products to be summed over p.
 Tensor linear_split_k(const Tensor& x, const Variable& weight);
 void linear_forward_into(Tensor& y, const Tensor& x, const Variable& weight, const Variable& bias);
 // dx [.., in]   dy [.., out]

@@ -21,7 +21,7 @@ float scale_of(const PagedAttentionOptions& options, int64_t head_size) {
 }
 
 // The table of the rows of one token.
-void add_single_rows(PagedBatch& batch, std::span<const PagedRow* const> rows, int64_t num_heads,
+void add_decode_rows(PagedBatch& batch, std::span<const PagedRow* const> rows, int64_t num_heads,
                      int64_t head_size, Stream stream) {
   if (rows.empty()) return;
   size_t most = 1;
@@ -43,7 +43,7 @@ void add_single_rows(PagedBatch& batch, std::span<const PagedRow* const> rows, i
   if (bytes > 0) batch.workspace = zeros({bytes}, DType::kUInt8, stream);
 }
 
-// Where the tokens of a row go, in a batch of slots.
+// Fills the slots of a row's tokens.
 void add_slots(Ids& slots, const PagedRow& row, int64_t page_tokens) {
   for (int64_t i = 0; i < row.num_tokens; ++i) {
     const int64_t at = row.before + i;
@@ -59,7 +59,7 @@ kernels::KeyValuePages pages_of(PagedStore& store) {
 }
 
 // Attends the rows of one token; k and v are null if all their tokens are in pages.
-void attend_single_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& heads,
+void attend_decode_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& heads,
                         PagedStore& store, const PagedBatch& batch,
                         const PagedAttentionOptions& options) {
   Tensor workspace = batch.workspace;
@@ -72,28 +72,28 @@ void attend_single_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& 
       workspace.defined() ? workspace.view() : TensorView{}, y.stream());
 }
 
-void attend_stretch(Tensor& y, const Tensor& qkv, PagedStore& store,
-                    const PagedBatch::Stretch& stretch, const PagedAttentionOptions& options) {
+void attend_prefill(Tensor& y, const Tensor& qkv, PagedStore& store,
+                    const PagedBatch::Prefill& prefill, const PagedAttentionOptions& options) {
   invariant(!options.distance_bias.defined(), "a row of several tokens has no distance bias");
-  const Tensor own = qkv.slice(stretch.first_token, stretch.num_tokens);
-  Tensor out = y.slice(stretch.first_token, stretch.num_tokens);
+  const Tensor own = qkv.slice(prefill.first_token, prefill.num_tokens);
+  Tensor out = y.slice(prefill.first_token, prefill.num_tokens);
   auto heads =
       kernels::split_qkv(std::as_const(own).view(), options.num_heads, options.num_query_groups);
   Tensor keys, values;
-  if (stretch.before > 0 || store.scales.defined()) {
-    const Shape shape = {stretch.before + stretch.num_tokens, 1, heads.k.heads * heads.k.d};
+  if (prefill.before > 0 || store.scales.defined()) {
+    const Shape shape = {prefill.before + prefill.num_tokens, 1, heads.k.heads * heads.k.d};
     keys = Tensor(shape, qkv.dtype(), qkv.stream());
     values = Tensor(shape, qkv.dtype(), qkv.stream());
     const auto k = kernels::heads_of(keys.view(), options.num_query_groups);
     const auto v = kernels::heads_of(values.view(), options.num_query_groups);
-    kernels::take_from_pages(k, v, pages_of(store), stretch.pages.view(), qkv.stream());
+    kernels::take_from_pages(k, v, pages_of(store), prefill.pages.view(), qkv.stream());
     heads.k = k;
     heads.v = v;
   }
   kernels::AttentionSettings settings;
   settings.scale = scale_of(options, heads.q.d);
   settings.is_causal = true;
-  settings.query_offset = stretch.before;
+  settings.query_offset = prefill.before;
   settings.alibi_slopes = view_or_none(options.alibi_slopes);
   attention_without_gradient(kernels::heads_of(out.view(), options.num_heads), TensorView{},
                              heads.q, heads.k, heads.v, settings, y.stream());
@@ -104,7 +104,7 @@ void attend_stretch(Tensor& y, const Tensor& qkv, PagedStore& store,
 PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int64_t num_heads,
                        int64_t head_size, Stream stream) {
   PagedBatch batch;
-  std::vector<const PagedRow*> single;
+  std::vector<const PagedRow*> decodes;
   int64_t num_tokens = 0;
   for (const PagedRow& row : rows) {
     num_tokens = std::max(num_tokens, row.first_token + row.num_tokens);
@@ -112,17 +112,17 @@ PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int6
   Ids slots(static_cast<size_t>(num_tokens), -1);
   for (const PagedRow& row : rows) {
     if (row.num_tokens == 1) {
-      single.push_back(&row);
+      decodes.push_back(&row);
       continue;
     }
     add_slots(slots, row, page_tokens);
     const int64_t count = (row.before + row.num_tokens + page_tokens - 1) / page_tokens;
     const Ids pages(row.pages.begin(), row.pages.begin() + count);
-    batch.stretches.push_back(
+    batch.prefills.push_back(
         {row.first_token, row.num_tokens, row.before, tensor_of(pages, {count}).to(stream)});
   }
-  add_single_rows(batch, single, num_heads, head_size, stream);
-  if (!batch.stretches.empty()) batch.slots = tensor_of(slots, {num_tokens}).to(stream);
+  add_decode_rows(batch, decodes, num_heads, head_size, stream);
+  if (!batch.prefills.empty()) batch.slots = tensor_of(slots, {num_tokens}).to(stream);
   return batch;
 }
 
@@ -132,11 +132,11 @@ Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& b
   const int64_t n = options.num_heads;
   const auto heads = kernels::split_qkv(qkv.view(), n, options.num_query_groups);
   Tensor y({qkv.size(0), 1, n * heads.q.d}, qkv.dtype(), qkv.stream());
-  if (batch.lengths.defined()) attend_single_rows(y, heads, store, batch, options);
-  if (batch.stretches.empty()) return y;
+  if (batch.lengths.defined()) attend_decode_rows(y, heads, store, batch, options);
+  if (batch.prefills.empty()) return y;
   kernels::put_into_pages(pages_of(store), heads.k, heads.v, batch.slots.view(), y.stream());
-  for (const PagedBatch::Stretch& stretch : batch.stretches) {
-    attend_stretch(y, qkv, store, stretch, options);
+  for (const PagedBatch::Prefill& prefill : batch.prefills) {
+    attend_prefill(y, qkv, store, prefill, options);
   }
   return y;
 }
@@ -150,10 +150,10 @@ void put_into_pages(const Tensor& kv, int64_t num_heads, PagedStore& store, cons
 Tensor paged_cross_attention(const Tensor& q, PagedStore& store, const PagedBatch& batch,
                              const PagedAttentionOptions& options) {
   const TraceRange range("paged_cross_attention", q.stream());
-  invariant(batch.stretches.empty(), "each row of cross-attention has one token");
+  invariant(batch.prefills.empty(), "each row of cross-attention has one token");
   Tensor y = empty_like(q);
   if (!batch.lengths.defined()) return y;
-  attend_single_rows(y, {kernels::heads_of(q.view(), options.num_heads), {}, {}}, store, batch,
+  attend_decode_rows(y, {kernels::heads_of(q.view(), options.num_heads), {}, {}}, store, batch,
                      options);
   return y;
 }

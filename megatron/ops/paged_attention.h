@@ -8,16 +8,16 @@
 
 namespace megatron {
 
-// One row of a batch of generation: some of the tokens of one text, and where the text before them
-// is.
+// One row of a batch of generation: the new tokens of a text, and the pages of the text before
+// them.
 struct PagedRow {
-  int64_t first_token = 0;              // of the batch's tokens, those from here on ...
-  int64_t num_tokens = 0;               // ... belong to this row
-  int64_t before = 0;                   // tokens of the row that are in its pages already
-  std::span<const int32_t> pages = {};  // enough for before + num_tokens
+  int64_t first_token = 0;              // index of the row's first token in the batch
+  int64_t num_tokens = 0;               // new tokens of the row
+  int64_t before = 0;                   // earlier tokens, already in its pages
+  std::span<const int32_t> pages = {};  // room for before + num_tokens
 };
 
-// Keys and values of a layer, in pages of equal size that texts own one by one
+// The paged KV cache of a layer: pages of equal size, each owned by one text
 // (kernels::KeyValuePages).
 struct PagedStore {
   Tensor keys;         // [pages, tokens of a page, g, d]; keys are rotated
@@ -29,18 +29,18 @@ struct PagedStore {
 
 // The rows of a batch as the kernels of all layers read them, on the device of the model.
 struct PagedBatch {
-  // The rows of one token (kernels::PageTable); no row is longer than max_length.
+  // Decode rows, of one token (kernels::PageTable); no row is longer than max_length.
   Tensor pages, lengths, queries;
   int64_t max_length = 0;
-  Tensor workspace;  // of kernels::paged_attention for these rows; undefined if it needs none
-  // The rows of several tokens.
-  struct Stretch {
+  Tensor workspace;  // of kernels::paged_attention for the decode rows; undefined if it needs none
+  // Prefill rows, of several tokens.
+  struct Prefill {
     int64_t first_token = 0, num_tokens = 0, before = 0;
     Tensor pages;  // [pages] int32
   };
-  std::vector<Stretch> stretches = {};
-  Tensor slots;  // [t] int32 (kernels::put_into_pages), -1 for tokens that are a row of their own;
-                 // undefined without stretches
+  std::vector<Prefill> prefills = {};
+  Tensor slots;  // [t] int32 (kernels::put_into_pages), -1 for the token of a decode row;
+                 // undefined without prefill rows
 };
 
 // For rows with `num_heads` heads of `head_size` channels on this rank, and t tokens in all.
@@ -58,9 +58,9 @@ struct PagedAttentionOptions {
 // Puts the keys and values of a batch into the pages of its rows; each token then attends to the
 // tokens of its row up to itself. No gradient.
 //   qkv [t, 1, (n + 2g) d], as ops/attention.h   -> [t, 1, n d]
-// One kernel takes all rows of one token. A row of several tokens is attended by itself; if tokens
-// are before them, or the pages are in FP8, what is in its pages is copied together. So what a
-// token sees does not depend on how its text is divided. Such a row has no distance bias.
+// One kernel computes all decode rows. Each prefill row is computed by itself; if it has earlier
+// tokens, or the pages are in FP8, the contents of its pages are first gathered into one tensor. So
+// a token's result does not depend on how its text is divided. A prefill row has no distance bias.
 Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& batch,
                        const PagedAttentionOptions& options);
 
@@ -68,8 +68,8 @@ Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& b
 // value (ops/attention.h), at slots [tokens] int32 (kernels::put_into_pages).
 void put_into_pages(const Tensor& kv, int64_t num_heads, PagedStore& store, const Tensor& slots);
 
-// Tokens attend to the tokens of a text that is in pages already. Each row of the batch is one
-// token; the last token before it is that of the text. No gradient, one kernel for all rows.
+// Cross attention to texts that are in pages already. Each row of the batch is one query token;
+// `lengths` counts the tokens of its text. No gradient, one kernel for all rows.
 //   q [t, 1, n d]   -> [t, 1, n d]
 // REQUIRES: the pages were filled by earlier passes (kernels::paged_attention).
 Tensor paged_cross_attention(const Tensor& q, PagedStore& store, const PagedBatch& batch,

@@ -6,10 +6,10 @@
 
 namespace megatron {
 
-// A residual stream [s, b, h] that is not computed yet: residual + dropout(branch + bias), or
-// residual itself without a branch.
+// A deferred sum [s, b, h], computed together with the norm that reads it: residual +
+// dropout(branch + bias), or residual itself without a branch.
 struct ResidualSum {
-  // [s, b, h]; or without gradients its parts [p, s, b, h] in fp32 (linear_split_k())
+  // [s, b, h]; or, without gradients, split-K partial products [p, s, b, h] in fp32
   Variable branch = {};
   Variable bias = {};  // [h], or undefined for none
   Variable residual;   // [s, b, h]

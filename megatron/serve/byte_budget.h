@@ -5,12 +5,12 @@
 
 namespace megatron::serve {
 
-// Bytes that all requests together may hold. Thread safe.
+// A memory budget shared by all requests, in bytes. Thread safe.
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t most) : left_(most) {}
 
-  // False, and nothing is taken, if so many are not left.
+  // Reserves bytes; false, reserving none, if too few are left.
   bool take(int64_t bytes) {
     if (left_.fetch_sub(bytes) >= bytes) return true;
     left_ += bytes;
@@ -23,7 +23,7 @@ class ByteBudget {
   std::atomic<int64_t> left_;
 };
 
-// A part of a budget; gives it back when it ends.
+// A reservation of a budget; the destructor releases it.
 class BudgetShare {
  public:
   explicit BudgetShare(ByteBudget& budget) : budget_(budget) {}
@@ -31,7 +31,7 @@ class BudgetShare {
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
 
-  // False if the budget has not so much.
+  // False if the budget has too little left.
   bool grow_to(int64_t bytes) {
     if (bytes <= held_) return true;
     if (!budget_.take(bytes - held_)) return false;

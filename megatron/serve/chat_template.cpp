@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDefault = "default";  // the name of the template without one
 
-// How a template writes a message of a role, what begins the answer, and what ends it.
+// A template: the format of a message by role, the beginning of the response, and its stop strings.
 struct Template {
   std::string_view name;
   std::string_view mark;      // in the templates of Hugging Face that write messages so
@@ -68,7 +68,7 @@ std::string llama2_prompt(const std::vector<ChatMessage>& messages) {
   return text;
 }
 
-// The text of a template, and where it stands.
+// The text of a template, and its location.
 struct WrittenTemplate {
   fs::path file;
   std::string text;
@@ -101,7 +101,7 @@ void add_from_config(const fs::path& file, NamedTemplates& named) {
   }
 }
 
-// Compat: as in transformers 5, a file of a template counts before tokenizer_config.json.
+// Compat: as in transformers 5, a template file takes precedence over tokenizer_config.json.
 std::optional<WrittenTemplate> written_template(const fs::path& folder) {
   NamedTemplates named;
   add_from_config(folder / "tokenizer_config.json", named);
@@ -145,7 +145,7 @@ std::optional<std::string> chat_template_of(const fs::path& folder) {
     if (is_written_so(one, written->text)) return std::string(one.name);
   }
   throw ConfigError(
-      fmt::format("{}: its chat_template is none of those that this program knows; "
+      fmt::format("{}: its chat_template is not a supported one; "
                   "choose one of {} with --chat-template",
                   written->file.string(), fmt::join(known_chat_templates(), ", ")));
 }

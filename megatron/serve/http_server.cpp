@@ -32,11 +32,11 @@ constexpr size_t kMaxRequestsOfConnection = 1000;
 // The request line and the headers, which become more than 100 bytes each.
 constexpr int64_t kMaxHeadBytes = 32 << 10;
 constexpr int64_t kMaxHeadLines = 128;
-// Of a body beside its content: the sizes of chunks.
+// Overhead of a chunked body: the sizes of chunks.
 constexpr int64_t kMaxFramingBytes = 256 << 10;
-// Time for a client to read why its connection ends.
+// Time for a client to read the error response before its connection is closed.
 constexpr std::chrono::seconds kRefusalTime(1);
-// Connections that end at the same time; still further ones are closed without an answer.
+// Maximum connections being closed gracefully; further ones are closed without a response.
 constexpr size_t kMaxRefusals = 4096;
 
 std::string too_many_connections() {
@@ -206,10 +206,10 @@ class HttpServer::Connection final : public httplib::Stream {
   }
   socket_t socket() const override { return fd_; }
 
-  // A body of so many bytes comes.
+  // Announces a body of so many bytes.
   void expect_body(int64_t bytes) { take_memory(std::min(bytes, limits_.max_body_bytes)); }
   void give_memory_back() {
-    // A text of growing size has up to twice its bytes.
+    // A growing string may occupy twice its bytes.
     memory_.shrink_to(2 * counted(num_body_bytes_));
   }
   bool is_out_of_memory() const { return is_out_of_memory_; }
@@ -232,7 +232,8 @@ class HttpServer::Connection final : public httplib::Stream {
     }
   };
 
-  // What a large request has freed goes back to the system: else each thread's heap keeps some.
+  // Returns the memory freed by a large request to the system; otherwise each thread's heap keeps
+  // some.
   void end_memory() {
     constexpr int64_t kLarge = int64_t{8} << 20;
     if (std::exchange(most_memory_, 0) >= kLarge) ::malloc_trim(0);
@@ -300,7 +301,7 @@ class HttpServer::Connection final : public httplib::Stream {
 namespace {
 
 // The connection that this thread serves. The library calls handlers on the connection's thread,
-// but tells them the request alone.
+// but passes them only the request.
 struct ServedConnection {
   std::function<bool()> is_client_gone;
   std::mutex* large_body = nullptr;
@@ -311,8 +312,8 @@ struct ServedConnection {
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): see above
 thread_local ServedConnection served;
 
-// Ends a connection whose client may still send. Closing a socket that has bytes to read would take
-// the answer back.
+// Closes a connection whose client may still send (lingering close). Closing a socket with unread
+// bytes would reset the connection and discard the response.
 void end_politely(int socket) {
   ::shutdown(socket, SHUT_WR);
   std::array<char, 4096> unread{};
@@ -324,8 +325,8 @@ void end_politely(int socket) {
 
 }  // namespace
 
-// Connections too many. They get their answer at once; a thread waits until their clients have read
-// it, because closing a socket that has bytes to read would take the answer back.
+// Connections beyond the limit. They get their response immediately; a thread then does a lingering
+// close, because closing a socket with unread bytes would discard the response.
 class HttpServer::Refusals {
  public:
   Refusals() : thread_([this] { run(); }) {}
@@ -340,7 +341,7 @@ class HttpServer::Refusals {
   Refusals(const Refusals&) = delete;
   Refusals& operator=(const Refusals&) = delete;
 
-  // Answers, and closes the socket later.
+  // Sends the response, and closes the socket later.
   void take(int socket) {
     const std::string answer = too_many_connections();
     ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -377,7 +378,7 @@ class HttpServer::Refusals {
       });
     }
   }
-  // Reads some of what the client has sent; true if nothing follows.
+  // Reads and discards data from the client; true at the end of the data.
   static bool has_ended(int socket) {
     std::array<char, 4096> unread{};
     for (int i = 0; i < 16; ++i) {
@@ -395,8 +396,8 @@ class HttpServer::Refusals {
   std::thread thread_;
 };
 
-// A thread for each connection, up to a number of them. Threads that have ended are joined when the
-// next connection comes: pthread_detach() of glibc 2.36 may read a thread that has already ended.
+// A thread for each connection, up to a number of them. Ended threads are joined when the next
+// connection arrives: pthread_detach() of glibc 2.36 may read a thread that has already ended.
 class HttpServer::Threads final : public httplib::TaskQueue {
  public:
   explicit Threads(HttpServer& server) : server_(server) {}
@@ -437,7 +438,7 @@ class HttpServer::Threads final : public httplib::TaskQueue {
     ++server_.num_connections_;
     return true;
   }
-  // The last act of a thread.
+  // Called last by a thread.
   void end(Place place) {
     const std::lock_guard lock(mutex_);
     ended_.splice(ended_.end(), running_, place);
@@ -469,7 +470,7 @@ HttpServer::HttpServer(const HttpLimits& limits)
   new_task_queue = [this] { return threads_ = new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
   set_tcp_nodelay(true);
-  // What the answers say of the connection.
+  // The Connection and Keep-Alive headers of responses.
   set_keep_alive_max_count(kMaxRequestsOfConnection);
   set_keep_alive_timeout(
       std::chrono::duration_cast<std::chrono::seconds>(limits.idle_time).count());
@@ -536,8 +537,8 @@ void HttpServer::serve(socket_t socket, std::unique_ptr<PendingRequest> pending)
        --left) {
     const bool is_last = left == 1 || is_ending_;
     bool is_closed = false;
-    // Compressed streams wait for more text, compressed bodies may be bombs, and many ranges of an
-    // answer would be many copies of it: none is offered.
+    // Disabled: compressed streams delay text, compressed bodies may be decompression bombs, and
+    // many ranges of a response would be many copies of it.
     const auto simplify = [&](httplib::Request& request) {
       connection.expect_body(integer_of(request.get_header_value("Content-Length")).value_or(0));
       request.headers.erase("Accept-Encoding");

@@ -16,48 +16,49 @@ namespace megatron::serve {
 struct HttpLimits {
   int64_t max_connections = 512;
   int64_t max_body_bytes = int64_t{16} << 20;
-  // Memory of the bodies of all requests, and of the texts that are made of them until the model
-  // has them. A byte of a body counts kMemoryOfByte times, from when its head says that it comes;
-  // the first kFreeBodyBytes of a body do not count, so that small requests are answered whatever
-  // others send. 0: 16 times max_body_bytes.
+  // Limit for the bodies of all requests, and for the data parsed from them until the engine takes
+  // it. A byte of a body counts kMemoryOfByte times, as soon as the request's head announces it;
+  // the first kFreeBodyBytes of a body are free, so that small requests are always served. 0: 16
+  // times max_body_bytes.
   int64_t max_request_memory = 0;
   static constexpr int64_t kMemoryOfByte = 8;
   static constexpr int64_t kFreeBodyBytes = int64_t{32} << 10;
-  std::chrono::milliseconds request_time{30'000};  // to send a whole request
-  std::chrono::milliseconds write_time{30'000};    // to take a piece of an answer
-  std::chrono::milliseconds idle_time{5'000};      // between two requests of a connection
+  std::chrono::milliseconds request_time{30'000};  // for receiving a whole request
+  std::chrono::milliseconds write_time{30'000};    // for sending a piece of a response
+  std::chrono::milliseconds idle_time{5'000};      // keep-alive between two requests
 };
 
 inline constexpr const char* kNoMemory =
     "the bodies of all requests take more memory than --max-request-memory allows; try again later";
 
-// cpp-httplib's server with a thread for each connection and its own way of reading: a client that
-// sends or takes bytes too slowly is given up after a time for the whole request, not for each
-// byte, and a handler can ask whether its client is still there. Beyond max_connections a new
-// connection takes the place of the one that has waited longest for its first request, or for the
-// rest of a request, which ends with 429; if all others are answered or idle, the new one gets 429.
-// A body for which the memory of all requests has no room gets 429, too.
+// cpp-httplib's server with a thread for each connection and its own reading of requests: the
+// time-out for a slow client applies to the whole request, not to each byte, and a handler can
+// check whether its client is still connected. Beyond max_connections a new connection replaces the
+// one that has waited longest for its first request or for the rest of one, which gets 429; if
+// there is none, the new one gets 429. So does a body that exceeds the remaining memory.
 class HttpServer final : public httplib::Server {
  public:
   explicit HttpServer(const HttpLimits& limits);
   ~HttpServer() override;
 
-  // Listens; returns the port, which the system chooses for 0. Throws ConfigError if it cannot.
+  // Binds and listens; returns the port, which the system chooses for 0. Throws ConfigError on
+  // failure.
   int bind(const std::string& host, int port);
-  // Connections that are idle end; the others after their request. Then listen_after_bind()
-  // returns.
+  // Graceful shutdown: closes idle connections, and others after their request. Then
+  // listen_after_bind() returns.
   void end();
 
-  // In a handler: the client of this request has closed its connection.
+  // In a handler: true if the client of this request has closed its connection.
   static bool client_is_gone();
-  // In a handler: a part of the request was not read, so the connection ends with the answer.
+  // In a handler: closes the connection after the response, because the request was not read
+  // completely.
   static void close_after_answer();
-  // In a handler: while the result lives, no other body of more than kFreeBodyBytes is parsed and
-  // tokenized, so that values and tokens take the memory of one body, and a core.
+  // In a handler: a lock for parsing and tokenizing a body of more than kFreeBodyBytes, so that
+  // parsed values and tokens exist for one large body at a time.
   static std::unique_lock<std::mutex> turn(const std::string& body);
-  // In a handler: the model has the request, and only the text of the body stays.
+  // In a handler: the engine has the request, and only the text of the body remains in memory.
   static void give_memory_back();
-  // In the handler of errors: the body was not read because there is no memory for it.
+  // In the error handler: true if the body was not read for lack of memory.
   static bool is_out_of_memory();
   int64_t num_connections() const { return num_connections_; }
 

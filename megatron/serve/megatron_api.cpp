@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// Python's json.dumps(sort_keys=True, separators=(",", ":")), and a new line.
+// Python's json.dumps(sort_keys=True, separators=(",", ":")), and a newline.
 std::string text_of(const json& value) {
   return value.dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
 }
@@ -39,7 +39,7 @@ bool is_json(const std::string& content_type) {
          (type.starts_with("application/") && type.ends_with("+json"));
 }
 
-// The texts of single tokens: as the vocabulary writes them for SentencePiece, else as text.
+// The texts of single tokens: for SentencePiece as in the vocabulary, otherwise decoded.
 std::vector<std::string> segments_of(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   const std::string_view type = tokenizer.type();
   const bool shows_pieces = type == "SentencePieceTokenizer" ||
@@ -56,7 +56,7 @@ std::vector<std::string> segments_of(const Tokenizer& tokenizer, std::span<const
   return segments;
 }
 
-// The ids of a text of this program; none if the tokenizer cannot write it, as a NullTokenizer.
+// The ids of a literal; empty if the tokenizer cannot encode it, such as a NullTokenizer.
 std::vector<int32_t> ids_if_any(const Tokenizer& tokenizer, const char* text) {
   try {
     return tokenizer.encode(text);
@@ -104,7 +104,7 @@ std::vector<std::vector<int32_t>> encoded_prompts(const ServedModel& model, cons
   return prompts;
 }
 
-// What the model's sizes refuse, in the words of the reference.
+// Checks against the model's sizes, with the reference's messages.
 void check_sizes(const ServedModel& model, const Fields& fields,
                  const std::vector<std::vector<int32_t>>& prompts) {
   int64_t longest = 0;
@@ -152,7 +152,7 @@ std::vector<Request> requests_of(ServedModel& model, const Fields& fields) {
                         .top_p_decay = fields.top_p_decay,
                         .top_p_bound = fields.top_p_bound};
     const auto length = static_cast<int64_t>(prompt.size());
-    // Rows grow until the longest prompt has its tokens; scoring adds none to any.
+    // Rows grow until the longest prompt has its new tokens; scoring adds none.
     request.max_new_tokens = fields.tokens_to_generate == 0 ? 0 : padded - length;
     request.return_log_probabilities = fields.logprobs && !fields.beam_width;
     set_stops(request, model, fields);
@@ -187,7 +187,7 @@ json beams_answer(const ServedModel& model, const Request& request,
   return answer;
 }
 
-// `turn` ends when the texts are tokens.
+// Releases `turn` after tokenization.
 Answer answer_of(ServedModel& model, const Fields& fields, std::unique_lock<std::mutex> turn) {
   const std::vector<Request> requests = requests_of(model, fields);
   if (turn) turn.unlock();

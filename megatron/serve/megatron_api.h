@@ -13,9 +13,9 @@ struct Answer {
 
 // PUT /api: the interface of Megatron-LM's text generation server.
 //
-// Compat: Megatron-LM core_r0.5.0. Checks come in its order and with its words; those of the fields
-// behind `prompts` have status 200 and a JSON string as body, or 400 with strict_http_status.
-// Numbers are those of fp32. docs/serving.md says what differs.
+// Compat: Megatron-LM core_r0.5.0. Checks have its order and messages; those of fields checked
+// after `prompts` have status 200 and a JSON string as body, or 400 with strict_http_status.
+// Numbers are those of fp32. For differences see docs/serving.md.
 //
 // `content_type` is that of the request.
 Answer megatron_api(ServedModel& model, const std::string& body, const std::string& content_type);

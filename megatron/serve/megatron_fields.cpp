@@ -19,7 +19,7 @@ bool is_int(const json& value) { return value.is_number_integer() || value.is_bo
 
 int64_t int_of(const json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
-  // A larger number is as good as the largest one.
+  // Saturates larger numbers.
   if (value.is_number_unsigned() &&
       value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
     return std::numeric_limits<int64_t>::max();
@@ -47,7 +47,7 @@ std::vector<std::string> checked_prompts(const json& request) {
   return texts;
 }
 
-// Calls f with the value of a field that is there.
+// Calls f with the value of a field, if present.
 template <class F>
 void when_given(const json& request, const char* name, const F& f) {
   const auto place = request.find(name);
@@ -93,7 +93,7 @@ void take_top_k(const json& request, Fields& fields) {
   });
 }
 
-// These accept numbers that are written with a point or an exponent alone.
+// These accept only numbers written with a point or an exponent.
 void take_top_p(const json& request, Fields& fields) {
   when_given(request, "top_p", [&](const json& value) {
     require(value.is_number_float(), "top_p must be a positive float less than or equal to 1.0");
@@ -130,7 +130,7 @@ void take_beams(const json& request, Fields& fields) {
   when_given(request, "stop_token", [&](const json& value) {
     require(is_int(value), "stop_token must be an integer");
     const int64_t id = int_of(value);
-    // No id of any vocabulary: nothing stops the search.
+    // Not an id of any vocabulary: nothing stops the search.
     const bool is_id = id >= 0 && id <= std::numeric_limits<int32_t>::max();
     fields.stop_token = is_id ? static_cast<int32_t>(id) : -1;
   });

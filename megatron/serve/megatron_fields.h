@@ -9,10 +9,10 @@
 
 namespace megatron::serve {
 
-// A field of a request of PUT /api is not what it must be.
+// A field of a request of PUT /api is invalid.
 class Refusal : public std::runtime_error {
  public:
-  // `is_late`: behind the checks of `prompts`, whose status alone is 400.
+  // `is_late`: a check after those of `prompts`; only those of `prompts` have status 400.
   explicit Refusal(const std::string& text, bool late = true)
       : std::runtime_error(text), is_late(late) {}
   bool is_late;
@@ -40,7 +40,7 @@ struct Fields {
 };
 
 // Compat: Megatron-LM core_r0.5.0, megatron/text_generation_server.py: the checks, their order and
-// their words. Unknown fields are ignored. Throws Refusal.
+// their messages. Ignores unknown fields. Throws Refusal.
 Fields checked_fields(const nlohmann::json& request);
 
 }  // namespace megatron::serve

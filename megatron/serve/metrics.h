@@ -11,7 +11,7 @@
 
 namespace megatron::serve {
 
-// Counts of values up to bounds, as Prometheus wants them. One lock is that of Metrics.
+// A Prometheus histogram. Protected by the lock of Metrics.
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds);
@@ -21,12 +21,11 @@ class Histogram {
 
  private:
   std::vector<double> bounds_;
-  std::vector<int64_t> counts_;  // one more than bounds: values beyond all
+  std::vector<int64_t> counts_;  // one more than bounds: larger values
   double sum_ = 0;
 };
 
-// What /metrics tells, under the names that vLLM uses, so that dashboards for it work. Safe from
-// any thread.
+// The values of /metrics, under vLLM's names, so that its dashboards work. Thread safe.
 class Metrics {
  public:
   void count_token();

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Different in every run of the server and for every answer.
+// A response id, unique across runs of the server.
 std::string new_id(bool is_chat) {
   static const uint64_t run = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   static std::atomic<uint64_t> count = 0;
@@ -89,7 +89,7 @@ CompletionAnswer::~CompletionAnswer() = default;
 
 bool CompletionAnswer::is_over(size_t index) const { return choices_[index].is_over; }
 
-// Finds the tokens of a prompt in its text, which may lack what the tokenizer puts before a text.
+// Locates the tokens of a prompt in its text, which may lack the prefix that the tokenizer adds.
 void CompletionAnswer::place_prompt(size_t prompt) {
   const int64_t length = num_characters(completion_.prompt_texts[prompt]);
   std::vector<Place>& places = prompts_.emplace_back();
@@ -137,7 +137,7 @@ ordered_json CompletionAnswer::token_entry(const Place& place,
   const std::string text = text_of(place.token);
   ordered_json columns = {text, optional_json(log_probability), ordered_json(), place.offset};
   if (!top.empty()) {
-    // Parts of characters have the same text: the most probable one keeps its place.
+    // Tokens that are parts of characters have the same text: keeps the most probable one.
     ordered_json& by_text = columns[2] = ordered_json::object();
     for (const TokenProbability& one : top)
       by_text.emplace(text_of(one.token), one.log_probability);
@@ -178,11 +178,11 @@ void CompletionAnswer::take_prompt(Choice& choice, size_t prompt,
   }
 }
 
-// The text that has become certain.
+// The text that has become final.
 std::string CompletionAnswer::take_token(Choice& choice, size_t prompt,
                                          const RequestProgress& progress) const {
   ++choice.num_tokens;
-  // A stop token says that the text ends, and is no part of it.
+  // A stop token ends the text and is not part of it.
   const bool is_end = progress.finish == Finish::kStop;
   std::string fresh;
   if (is_end) {
@@ -199,8 +199,8 @@ std::string CompletionAnswer::take_token(Choice& choice, size_t prompt,
   return fresh;
 }
 
-// The entries of tokens whose text has been given out since the last call. The others wait for
-// theirs; where the text ends before it, they are dropped.
+// The entries of tokens whose text has been returned since the last call. Later ones wait; those
+// after the end of the text are dropped.
 std::span<const CompletionAnswer::Entry> CompletionAnswer::ready_entries(Choice& choice) const {
   const TextStream& stream = choice.stream;
   const auto has_text = [&](const Entry& entry) { return entry.begin < stream.num_given(); };

@@ -12,8 +12,8 @@
 
 namespace megatron::serve {
 
-// Turns the events of a completion into the objects that OpenAI's clients read, as one answer or as
-// chunks of a stream.
+// Converts the events of a completion into OpenAI's response objects: one response, or chunks of a
+// stream.
 class CompletionAnswer {
  public:
   using json = nlohmann::ordered_json;
@@ -21,15 +21,15 @@ class CompletionAnswer {
   CompletionAnswer(const ServedModel& model, const Completion& completion);
   ~CompletionAnswer();
 
-  // Before the first event: the chunks that begin a stream.
+  // The first chunks of a stream, before any event.
   std::vector<json> first_chunks() const;
-  // Takes an event. A chunk for a stream, or nothing yet. After it, is_over() tells whether the
-  // choice needs no further tokens although the engine would draw some (a stop string).
+  // Processes an event; returns a chunk for a stream, if any. Then is_over() is true if the choice
+  // needs no further tokens although the engine would draw some (a stop string).
   std::optional<json> take(const RequestEvent& event);
   bool is_over(size_t index) const;
   size_t num_open() const;
 
-  // The whole answer, or the last chunk of a stream with include_usage.
+  // The whole response, or the last chunk of a stream with include_usage.
   json whole() const;
   json usage_chunk() const;
 

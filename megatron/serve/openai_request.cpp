@@ -25,7 +25,7 @@ constexpr size_t kMaxStops = 16;
   throw ApiError(400, fmt::format("{} {}", param, message), param);
 }
 
-// The value of a field; null is as good as none.
+// The value of a field; null counts as absent.
 const json* given(const json& request, const char* name) {
   const auto place = request.find(name);
   return place == request.end() || place->is_null() ? nullptr : &*place;
@@ -236,7 +236,7 @@ void take_length(const ServedModel& model, const json& request, Completion& comp
   const char* const name =
       given(request, "max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
   const int64_t fallback = completion.is_chat ? std::clamp<int64_t>(room, 1, 4096) : 16;
-  // A prompt may be scored alone where its text comes back with it.
+  // max_tokens may be 0, for scoring the prompt, only with echo.
   const int64_t least = completion.echo ? 0 : 1;
   completion.base.max_new_tokens = int_of(request, name, fallback, least, kMost);
   if (completion.base.max_new_tokens > room) {

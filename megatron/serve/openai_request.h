@@ -11,12 +11,12 @@
 
 namespace megatron::serve {
 
-// A refusal as OpenAI's clients read it.
+// An error in OpenAI's format.
 class ApiError : public std::runtime_error {
  public:
   ApiError(int the_status, const std::string& message, std::string the_param = {},
            std::string the_code = {});
-  // {"error": {"message", "type", "param", "code"}} and a new line.
+  // {"error": {"message", "type", "param", "code"}} and a newline.
   std::string body() const;
 
   int status;
@@ -27,10 +27,10 @@ class ApiError : public std::runtime_error {
 // A request of /v1/completions or /v1/chat/completions.
 struct Completion {
   bool is_chat = false;
-  std::vector<std::vector<int32_t>> prompts;  // of a chat one
+  std::vector<std::vector<int32_t>> prompts;  // one for a chat
   std::vector<std::string> prompt_texts;      // for echo
-  // Of each choice but its row and its prompt. For a T5 it has the decoder's prompt, and the
-  // encoder reads those of the completion.
+  // The request of every choice, except row and prompt. For a T5 its prompt is the decoder's, and
+  // `prompts` go to the encoder.
   Request base;
   int64_t n = 1;  // choices of a prompt
   std::vector<std::string> stop_strings;
@@ -43,10 +43,10 @@ struct Completion {
   bool continues_prompts() const { return base.prompt.empty(); }
 };
 
-// Throws ApiError naming the field.
+// Throws ApiError, which names the field.
 Completion completion_of(ServedModel& model, const nlohmann::json& request, bool is_chat);
 
-// The choices as the engine takes them: those of the first prompt, then those of the next one.
+// The engine's requests for all choices: those of the first prompt, then those of the next one.
 std::vector<Request> requests_of(const Completion& completion);
 
 // The JSON object of a body. Throws ApiError.

@@ -58,7 +58,7 @@ function show(choice) {
     $("output").append(choice.text || "");
     return;
   }
-  // The text is what the stream says; a token's own text may be a part of a character.
+  // Shows the text of the stream; a token's own text may be part of a character.
   const span = document.createElement("span");
   span.className = "token";
   span.textContent = choice.text;

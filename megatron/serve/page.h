@@ -2,7 +2,7 @@
 
 namespace megatron::serve {
 
-// The page for people: one file that needs nothing from the network.
+// The web page: one self-contained file.
 extern const char* const kPage;
 
 }  // namespace megatron::serve

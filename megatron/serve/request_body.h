@@ -7,7 +7,8 @@
 
 namespace megatron::serve {
 
-// Of the body of a request, whose bytes HttpLimits bounds. A prompt of ids has a value for each.
+// Limits for the body of a request, whose size HttpLimits bounds. A prompt of ids has one value per
+// id.
 inline constexpr JsonLimits kRequestLimits = {
     .max_depth = 64, .max_values = int64_t{1} << 20, .max_bytes = int64_t{1} << 60};
 

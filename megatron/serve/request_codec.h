@@ -6,7 +6,8 @@
 
 namespace megatron::serve {
 
-// A request as rank 0 tells it to the others: every field, numbers with all their digits.
+// Serialization of a request for the broadcast from rank 0: all fields, floating-point numbers
+// exactly.
 nlohmann::json encoded(const Request& request);
 Request decoded(const nlohmann::json& value);
 

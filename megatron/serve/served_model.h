@@ -14,35 +14,35 @@
 
 namespace megatron::serve {
 
-// What the interfaces of the server answer with.
+// The model behind the server's interfaces.
 struct ServedModel {
   Service& service;
   const Tokenizer& tokenizer;
   std::string name;
-  int64_t vocab_size = 0;  // ids that mean something
+  int64_t vocab_size = 0;  // ids with a meaning; larger ones are padding
   int64_t max_positions = 0;
   std::string chat_template;                  // a name of chat_template.h
-  std::chrono::milliseconds request_time{0};  // for all tokens of a request; 0: any
+  std::chrono::milliseconds request_time{0};  // time-out for all tokens of a request; 0: none
   int64_t max_tokens_to_oom = 12000;          // /api: of a request, padded
-  bool strict_http_status = false;            // /api: 400 for every refusal
-  bool pads_beams = false;                    // /api: texts of beams end as Megatron-LM's
-  uint64_t seed = 1234;                       // of requests without one, with their ordinal
+  bool strict_http_status = false;            // /api: status 400 for all invalid requests
+  bool pads_beams = false;                    // /api: ends the texts of beams as Megatron-LM does
+  uint64_t seed = 1234;                       // combined with a counter for requests without a seed
   std::atomic<uint64_t> num_unseeded = 0;
-  std::vector<int32_t> end_tokens = {};  // each of them ends a text
-  // Of a T5, whose encoder reads the prompts: the token with which its decoder begins.
+  std::vector<int32_t> end_tokens = {};  // ids that each end a text
+  // The decoder's start token of a T5, whose encoder reads the prompts.
   std::optional<int32_t> decoder_start = {};
 
   bool has_encoder() const { return decoder_start.has_value(); }
-  // The token between two documents of the training.
+  // The token that separated documents in training.
   std::optional<int32_t> eod() const { return tokenizer.special_id(SpecialToken::kEod); }
-  // What stands for a prompt without tokens: the beginning of a document, or, as the encoder of a
-  // T5 reads it, the end of a text. Nothing if it is not known.
+  // Replacement of an empty prompt: the beginning-of-document token, or, for the encoder of a T5,
+  // the end-of-text token. Nothing if unknown.
   std::optional<int32_t> empty_prompt() const {
     const auto end = end_tokens.empty() ? std::nullopt : std::optional(end_tokens.front());
     return has_encoder() || !eod() ? end : eod();
   }
-  // False for a text that is longer than all positions can hold, which is not worth tokenizing: no
-  // token of any vocabulary stands for so many bytes.
+  // False for a text that cannot fit into the positions even if every token were the longest of the
+  // vocabulary, and need not be tokenized.
   bool may_hold(const std::string& text) const {
     constexpr int64_t kMostBytes = 1024;
     return has_encoder() || static_cast<int64_t>(text.size()) / kMostBytes <= max_positions;
@@ -50,12 +50,11 @@ struct ServedModel {
   uint64_t next_seed();
 };
 
-// Why a request got no (further) answer.
+// The reason why a request got no (further) response.
 enum class Outcome { kDone, kGone, kTimeout };
 
-// Calls `take` for every event of a ticket until `num_left` requests are finished, its client is
-// gone, or the time is over. `take` returns false for an event after which nothing is of interest.
-// Throws Unavailable.
+// Calls `take` for every event of a ticket until `num_left` requests are finished, the client has
+// disconnected, or the time is over. `take` returns false to stop early. Throws Unavailable.
 Outcome each_event(const ServedModel& model, Ticket& ticket, size_t num_left,
                    const std::function<bool(const RequestEvent&)>& take);
 

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kJson = "application/json";
 constexpr size_t kLoggedBytes = 16 << 10;  // of a request
-// /tokenize answers with an id for each byte, if need be: a number, a JSON value, and digits.
+// /tokenize may respond with an id for each byte: a number, a JSON value, and digits.
 constexpr size_t kMaxTokenizedBytes = 2 << 20;
 
 std::string dumped(const Json& value) { return dump_json(value); }
@@ -35,7 +35,7 @@ void set_error(httplib::Response& response, const ApiError& error) {
   response.set_content(error.body(), kJson);
 }
 
-// The error, which its client cannot repair: who runs the server reads why.
+// Logs an internal error (500), which only the operator can repair.
 ApiError logged(const httplib::Request& request, ApiError error) {
   if (error.status == 500) {
     warn(fmt::format("{} {}: 500, {}", shortened(request.method), shortened(request.path),
@@ -44,7 +44,7 @@ ApiError logged(const httplib::Request& request, ApiError error) {
   return error;
 }
 
-// The error that an exception of a handler means.
+// Converts an exception of a handler to an error response.
 ApiError api_error_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const ApiError*>(&error)) return *known;
   if (dynamic_cast<const Overloaded*>(&error) != nullptr) {
@@ -59,13 +59,13 @@ ApiError api_error_of(const std::exception& error) {
   return ApiError(500, error.what());
 }
 
-// A comparison whose time does not tell how much of the key was right.
+// Constant-time comparison.
 bool are_equal(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Runs a completion; gives every chunk of its stream to `send`, which returns false when the client
-// has gone.
+// Runs a completion; passes every chunk of its stream to `send`, which returns false if the client
+// has disconnected.
 Outcome complete(const ServedModel& model, const Completion& completion, Ticket& ticket,
                  CompletionAnswer& answer, const std::function<bool(const Json&)>& send) {
   bool is_open = true;
@@ -84,7 +84,7 @@ Outcome complete(const ServedModel& model, const Completion& completion, Ticket&
   return is_open ? outcome : Outcome::kGone;
 }
 
-// A completion whose answer is sent while it comes. Lives as long as the response.
+// A streamed completion. Lives as long as the response.
 struct Streamed {
   Streamed(ServedModel& the_model, Completion the_completion, const httplib::Request& the_request)
       : model(the_model),
@@ -133,7 +133,7 @@ struct Server::Routes {
           const bool goes_on = !is_preflight(request, response) && is_allowed(request, response);
           const bool reads_body = request.method == "POST" || request.method == "PUT" ||
                                   request.method == "PATCH" || request.method == "DELETE";
-          // What is not read would be taken for the next request.
+          // The unread rest would be parsed as the next request.
           if (has_body(request) && !(goes_on && reads_body)) close_connection(response);
           return goes_on ? httplib::Server::HandlerResponse::Unhandled
                          : httplib::Server::HandlerResponse::Handled;
@@ -168,7 +168,7 @@ struct Server::Routes {
     response.set_header("Connection", "close");
   }
 
-  // The question of a browser whether a page may ask; answered for pages that may.
+  // A CORS preflight request; answered for allowed origins.
   bool is_preflight(const httplib::Request& request, httplib::Response& response) const {
     const std::string origin = request.get_header_value("Origin");
     if (origin.empty() || !options.access.allows_origin(origin)) return false;
@@ -184,7 +184,7 @@ struct Server::Routes {
     return true;
   }
 
-  // Everybody may see whether the server lives; who has no key, must be no page of a stranger.
+  // /health is public; requests without a key must not come from a foreign page.
   bool is_allowed(const httplib::Request& request, httplib::Response& response) const {
     if (request.path == "/health" || request.path == "/v1/health") return true;
     if (options.api_key.empty()) {

@@ -12,21 +12,21 @@ namespace megatron::serve {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 5000;
-  std::string api_key;  // empty: everybody may ask
+  std::string api_key;  // empty: no authentication
   HttpLimits limits = {};
-  // Checked where there is no key; `host` in it is that above.
+  // Checked if there is no key; `access.host` equals `host`.
   WebAccess access = {};
-  bool logs_requests = false;  // a line for each request of /api, unless it says no_log
+  bool logs_requests = false;  // logs each request of /api without no_log
 };
 
 // The HTTP interfaces of a model: PUT /api as Megatron-LM, /v1/ as OpenAI, /tokenize, /detokenize,
-// /health, /metrics, and a page for people at /. It answers from construction to destruction; the
-// service runs elsewhere. docs/serving.md describes all of them.
+// /health, /metrics, and a web page at / (docs/serving.md). Serves from construction to
+// destruction; another thread runs the Service.
 class Server {
  public:
   // Throws ConfigError if it cannot listen.
   Server(ServedModel& model, const ServerOptions& options);
-  // Waits for the answers that are under way.
+  // Waits for responses in progress.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

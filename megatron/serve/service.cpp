@@ -15,14 +15,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-// A rank without work hears from rank 0 so often: no collective of the other ranks times out.
+// Heartbeat interval: rank 0 broadcasts at least this often so that idle ranks do not time out.
 constexpr std::chrono::seconds kHeartbeat(1);
 
 double seconds_since(Clock::time_point time) {
   return std::chrono::duration<double>(Clock::now() - time).count();
 }
 
-// What rank 0 has, on all ranks.
+// Broadcasts a value from rank 0.
 json shared_json(const json& value, const comm::Group& world) {
   std::string text = world.rank() == 0 ? value.dump() : std::string();
   auto size = static_cast<int64_t>(text.size());
@@ -36,7 +36,7 @@ std::string name_of(Finish finish) { return finish == Finish::kStop ? "stop" : "
 
 }  // namespace
 
-// What the threads of clients and the one that runs the engine share, under one lock.
+// State shared by the client threads and the engine's thread, under one lock.
 struct Service::Shared {
   std::mutex mutex;
   std::condition_variable has_commands;
@@ -56,7 +56,7 @@ struct Service::Shared {
 };
 
 struct Ticket::State {
-  // A request on its way.
+  // An unfinished request.
   struct Entry {
     Request request = {};
     RequestId id = 0;  // 0: the engine does not have it yet
@@ -98,7 +98,7 @@ std::optional<RequestEvent> Ticket::wait(std::chrono::milliseconds most) {
   return event;
 }
 
-// What a step begins with.
+// Submissions and cancellations that a step begins with.
 struct Service::Commands {
   std::vector<Request> requests;
   std::vector<std::pair<std::shared_ptr<Ticket::State>, size_t>> owners;  // on rank 0
@@ -157,7 +157,7 @@ void Service::stop(std::chrono::milliseconds most) {
   shared_->has_commands.notify_all();
 }
 
-// Rank 0: waits until there is something to do, but not for long.
+// Rank 0: waits for work, at most for the heartbeat interval.
 Service::Commands Service::collected() {
   Commands commands;
   std::unique_lock lock(shared_->mutex);
@@ -174,7 +174,7 @@ Service::Commands Service::collected() {
     }
   }
   shared_->submitted.clear();
-  // They wait until the step has been taken, so that the limit of the queue holds meanwhile.
+  // They count as waiting until the step has run, so that the queue limit holds meanwhile.
   shared_->state.waiting += static_cast<int64_t>(commands.requests.size());
   shared_->num_submitted = 0;
   commands.canceled = std::exchange(shared_->canceled, {});
@@ -228,7 +228,7 @@ void Service::run() {
   end("the server is shutting down", false);
 }
 
-// Brings the results of a step to those who wait for them.
+// Delivers the results of a step to the waiting threads.
 void Service::dispatch(std::vector<RequestProgress> all) {
   const std::lock_guard lock(shared_->mutex);
   shared_->state = engine_.state();
@@ -266,7 +266,7 @@ void Service::dispatch(std::vector<RequestProgress> all) {
   }
 }
 
-// Nothing will come any more.
+// Wakes all waiting threads: there will be no further events.
 void Service::end(const std::string& reason, bool has_failed) {
   const std::lock_guard lock(shared_->mutex);
   shared_->end = reason;

@@ -17,38 +17,38 @@
 
 namespace megatron::serve {
 
-// The queue is full; a client that comes later may be lucky.
+// The queue is full; a later attempt may succeed.
 class Overloaded : public Error {
  public:
   using Error::Error;
 };
-// The server ends.
+// The server is shutting down.
 class Unavailable : public Error {
  public:
   using Error::Error;
 };
-// A step has failed, for example because a rank is lost, and the server ends.
+// A step has failed, for example because a rank died, and the server ends.
 class Failed : public Unavailable {
  public:
   using Unavailable::Unavailable;
 };
 
-// What happened to one of the requests of a ticket.
+// Progress of one of a ticket's requests.
 struct RequestEvent {
-  size_t index = 0;  // of the request
+  size_t index = 0;  // of the request in the ticket
   RequestProgress progress = {};
 };
 
-// Requests that were submitted together. The destructor cancels those that are not finished.
+// Requests submitted together. The destructor cancels unfinished ones.
 class Ticket {
  public:
   ~Ticket();
   Ticket(const Ticket&) = delete;
   Ticket& operator=(const Ticket&) = delete;
 
-  // The next event; nothing if none came in time. Throws Unavailable when none will come.
+  // The next event; nothing after the time-out. Throws Unavailable if there will be none.
   std::optional<RequestEvent> wait(std::chrono::milliseconds most);
-  // Forgets one of the requests: no further events.
+  // Cancels one of the requests: no further events.
   void cancel(size_t index);
 
  private:
@@ -60,25 +60,25 @@ class Ticket {
 
 struct ServiceOptions {
   EngineOptions engine = {};
-  int64_t max_queue = 256;  // requests that wait for their first token
+  int64_t max_queue = 256;  // requests waiting for their first token
 };
 
-// An engine that many threads of one process use. run() works for them on every rank: rank 0 tells
-// the others what was submitted and canceled before each step.
+// Shares an engine among many threads of rank 0. Every rank calls run(); before each step rank 0
+// broadcasts the requests submitted and cancelled since the last one.
 class Service {
  public:
   Service(const InferenceModel& model, const comm::Group& world, const ServiceOptions& options);
   ~Service();
 
-  // From any thread of rank 0. Throws ConfigError if a request cannot run, Overloaded if too many
-  // wait, Unavailable after stop().
+  // Callable from any thread of rank 0. Throws ConfigError if a request is invalid, Overloaded if
+  // the queue is full, Unavailable after stop().
   std::unique_ptr<Ticket> submit(std::vector<Request> requests);
 
-  // Works until stop() and all requests are finished, or drain() has run out. Every rank calls it.
-  // Throws what a step throws; tickets then throw Unavailable.
+  // Runs steps until stop() was called and all requests are finished, or the time of drain() is
+  // over. Every rank calls it. Rethrows exceptions of a step; tickets then throw Unavailable.
   void run();
-  // Takes no further requests; run() returns when those it has are finished, or after `most`. Safe
-  // from any thread.
+  // Rejects further requests; run() returns when the current ones are finished, or after `most`.
+  // Thread safe.
   void stop(std::chrono::milliseconds most);
   bool is_stopping() const;
 

@@ -51,9 +51,9 @@ bool listens_everywhere(const std::string& host) {
 
 }  // namespace
 
-bool WebAccess::knows_host(const std::string& name, bool is_page) const {
+bool WebAccess::allows_host(const std::string& name, bool is_page) const {
   if (name == name_in(host) || name == "localhost" || name.ends_with(".localhost")) return true;
-  // No name is looked up for an address, so none can lead astray.
+  // A literal address involves no name resolution, so it is safe from DNS rebinding.
   const Address address = address_of(name);
   if (address == Address::kLoopback) return true;
   if (address == Address::kOther && listens_everywhere(host)) return true;
@@ -75,9 +75,9 @@ bool WebAccess::allows_origin(std::string_view origin) const {
 std::optional<std::string> WebAccess::problem(std::string_view host_header,
                                               std::string_view origin) const {
   const std::string name = name_in(host_header);
-  if (!host_header.empty() && !knows_host(name, !origin.empty())) {
+  if (!host_header.empty() && !allows_host(name, !origin.empty())) {
     return fmt::format(
-        "the Host {} is no name of this server; if it is one, start the server with "
+        "the Host {} is not a name of this server; if it should be, start the server with "
         "--allowed-hosts {}, or with --api-key",
         shortened(host_header), shortened(name));
   }

@@ -7,29 +7,29 @@
 
 namespace megatron::serve {
 
-// Who may ask from within a browser. Any page that a person opens can make the browser send
-// requests to this machine, and a name of a stranger may lead to its addresses. The browser tells
-// both: Host is the name that it believes to ask, Origin the page that asks.
+// Access control for browsers, against cross-origin requests and DNS rebinding. Any web page can
+// make a browser send requests to this machine, and a foreign name may resolve to its addresses.
+// The browser sends both: Host is the name it requests, Origin the page that requests.
 struct WebAccess {
   std::string host = "127.0.0.1";  // where the server listens
-  // Names for Host beside those of this machine: "gpu.example.org", ".example.org" with all names
-  // that end so, "*" for any.
+  // Allowed values of Host besides this machine's names: "gpu.example.org", ".example.org" for all
+  // subdomains, "*" for any.
   std::vector<std::string> allowed_hosts = {};
-  // Pages of other servers: "https://chat.example.org", "*" for any.
+  // Allowed origins: "https://chat.example.org", "*" for any.
   std::vector<std::string> allowed_origins = {};
 
-  // May a page of this origin ask, because a flag says so?
+  // True if a flag allows this origin.
   bool allows_origin(std::string_view origin) const;
 
-  // Why a request is refused; nothing if it is not.
+  // The reason to refuse a request; nothing if it is allowed.
   //
   // Host must be a name or address of this machine, or one of allowed_hosts. A name without a dot
-  // is none of a stranger's web site, so that programs may use it, but pages may not. Origin must
-  // be absent, the server itself, or one of allowed_origins. Empty texts stand for absent headers.
+  // cannot be a public web site: programs may use it, but pages may not. Origin must be absent, the
+  // server itself, or one of allowed_origins. Empty texts represent absent headers.
   std::optional<std::string> problem(std::string_view host_header, std::string_view origin) const;
 
  private:
-  bool knows_host(const std::string& name, bool is_page) const;
+  bool allows_host(const std::string& name, bool is_page) const;
 };
 
 }  // namespace megatron::serve

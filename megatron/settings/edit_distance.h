@@ -5,7 +5,7 @@
 
 namespace megatron {
 
-// The number of letters to insert, delete or change to turn one word into the other.
+// Levenshtein distance of two words.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace megatron

@@ -66,8 +66,8 @@ bool is_negative_number(std::string_view word) { return number_of(word).has_valu
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Does the word end a list of values? A word with a space is text, even with a leading hyphen, and
-// no flag begins with a digit: "-1,2,3" is a value.
+// True if the argument ends a list of values. An argument with a space is text, even with a leading
+// hyphen, and no flag begins with a digit: "-1,2,3" is a value.
 bool is_flag_like(std::string_view word) {
   return word.size() > 1 && word.front() == '-' && !is_digit(word[1]) &&
          !is_negative_number(word) && word.find(' ') == std::string_view::npos;
@@ -85,8 +85,8 @@ std::optional<bool> truth_of(std::string word) {
   return std::nullopt;
 }
 
-// The words, those that are not UTF-8 as printable(). Adds a problem for each of these, with the
-// flag before it.
+// The arguments; replaces those that are not UTF-8 by printable() and adds a problem for each, with
+// the flag before it.
 std::vector<std::string> in_utf8(std::span<const std::string> words,
                                  std::vector<std::string>& problems) {
   std::vector<std::string> readable;
@@ -106,7 +106,7 @@ std::vector<std::string> in_utf8(std::span<const std::string> words,
   return readable;
 }
 
-// The value of one occurrence's words; `wrong` gets the sentence if they are invalid.
+// The value of one occurrence's arguments; sets `wrong` to a sentence if they are invalid.
 ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::string& wrong) {
   const auto reject = [&](const std::string& word, const std::string& rule) {
     wrong = fmt::format("{} {} {}", flag.names.front(), word, rule);
@@ -448,8 +448,8 @@ const Flag* FlagTable::find(std::string_view dest) const {
   return nullptr;
 }
 
-// "--hiden-size is not a flag; did you mean --hidden-size?" A short name may differ in one letter
-// only, because with two it is as near to many others.
+// "--hiden-size is not a flag; did you mean --hidden-size?" A short name may differ in only one
+// letter, because with two it resembles many others.
 std::string FlagTable::unknown(const std::string& typed) const {
   const std::string name = with_hyphens(typed);
   size_t best_distance = (name.size() <= 6 ? 1 : std::max<size_t>(2, name.size() / 3)) + 1;

@@ -21,12 +21,12 @@ namespace megatron {
 enum class FlagType {
   kSwitch,  // its presence means true
   kOff,     // its presence means false: --no-X and --disable-X
-  kBool,    // takes a word: true or false, yes or no, 1 or 0
+  kBool,    // takes a value: true or false, yes or no, 1 or 0
   kInt,
   kFloat,
   kText,
   kChoice,  // one of a list of words
-  kInts,    // the words up to the next flag
+  kInts,    // the arguments up to the next flag
   kTexts,
 };
 
@@ -38,18 +38,18 @@ enum class FlagStatus {
   kRemoved,  // a problem: the flag no longer exists; the remedy names its replacement
 };
 
-// Does --use-checkpoint-args take a setting from the checkpoint?
+// Whether --use-checkpoint-args takes a setting from the checkpoint.
 enum class FromCheckpoint {
   kNever,
   kUnlessGiven,  // the command line wins
   kAlways,       // Compat: core_r0.5.0 takes it even if the command line has it
 };
 
-// An enumeration field, with the words of the command line for its values.
+// An enumeration field, and the names of its values on the command line.
 struct ChoiceField {
   std::function<void(int)> set;
   std::function<int()> get;
-  std::vector<std::pair<std::string, int>> values;  // first name of a value is the printed one
+  std::vector<std::pair<std::string, int>> values;  // a value prints as its first name
 };
 
 // An entry in a map, for a setting without a field.
@@ -81,46 +81,46 @@ struct Flag {
   std::string carrier;                 // field of the resolved config; empty: dest
   std::vector<std::string> nicknames;  // unknown spellings that mean this flag
   bool is_listed = true;               // listed by values() even if not given
-  // Does the value change the shape or the meaning of a checkpoint's weights?
+  // The value changes the shape or meaning of a checkpoint's weights.
   bool is_architecture = false;
   FromCheckpoint taken_from_checkpoint = FromCheckpoint::kNever;
-  bool must_continue = false;        // a run that goes on must have the checkpoint's value
+  bool must_continue = false;        // a resumed run must have the checkpoint's value
   bool is_in_every_version = false;  // see in_every_version()
   bool refuses_zero = false;         // see not_zero()
-  int64_t most = std::numeric_limits<int64_t>::max();  // the largest integer that is accepted
+  int64_t most = std::numeric_limits<int64_t>::max();  // largest accepted integer
 
   Flag& none();                                 // the default shows as None
   Flag& prints(ArgValue default_value);         // the default shows as this
   Flag& among(std::vector<std::string> words);  // the choices of a kChoice entry
   Flag& architecture(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
   Flag& from_checkpoint(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
-  // A run must have the checkpoint's value to go on from it.
-  // Compat: the list of Megatron-LM core_r0.5.0 without the parallel sizes, which may change.
+  // A run must have the checkpoint's value to resume from it. Compat: the list of Megatron-LM
+  // core_r0.5.0 without the parallel sizes, which may change.
   Flag& continued();
   // Checkpoints of every version of Megatron-LM store the setting with this type and meaning.
   Flag& in_every_version();
   // 0 in the field means "not given", so giving 0 is a problem.
   Flag& not_zero();
-  // A larger integer is a typing error that would cost memory or time.
+  // A larger integer is a typo that would exhaust memory or time.
   Flag& at_most(int64_t value);
-  // The effect of giving the flag, if the status does not say it.
+  // Further effects of giving the flag.
   Flag& no_effect(std::string why);          // accepted: "--flag has no effect: <why>"
   Flag& refused(std::string missing);        // only the default value is accepted
   Flag& only_for(std::vector<std::string>);  // no effect in a program of another model
   Flag& becomes(std::string field);          // the field that constructors read instead of dest
-  Flag& nickname(std::vector<std::string>);  // "--tp": `did you mean ...?` suggests this flag
+  Flag& nickname(std::vector<std::string>);  // for "--tp", `did you mean ...?` suggests this flag
 
   bool takes_value() const { return type != FlagType::kSwitch && type != FlagType::kOff; }
   bool takes_list() const { return type == FlagType::kInts || type == FlagType::kTexts; }
 };
 
-// The most threads that a flag may ask for.
+// Maximum value of flags for threads.
 inline constexpr int64_t kMaxThreads = 4096;
 
-// The result of parsing a command line besides the values it set.
+// The result of parsing a command line, besides the values it set.
 struct ParsedFlags {
   std::set<std::string> given;        // dests
-  std::vector<std::string> words;     // neither flags nor their values
+  std::vector<std::string> words;     // positional arguments
   std::vector<std::string> ignored;   // flags without effect, by their first name
   std::vector<std::string> warnings;  // one sentence for each flag whose row has a reason
   std::vector<std::string> problems;  // one sentence each
@@ -181,12 +181,12 @@ class FlagTable {
   // A flag that no longer exists; giving it is a problem that ends with `remedy`.
   Flag& add_removed(std::string_view names, FlagType type, std::string remedy);
 
-  // Sets the fields from the words of a command line, without the program's name. Reports all
+  // Sets the fields from the arguments of a command line, without the program's name. Reports all
   // problems.
   ParsedFlags parse(std::span<const std::string> words);
 
-  // Moves this table's flags and their values out of a command line whose rest belongs to another
-  // table. --help stays.
+  // Moves this table's flags and their values out of a command line whose other arguments belong to
+  // another table. Leaves --help.
   std::vector<std::string> take_own(std::vector<std::string>& words) const;
 
   // The row of a dest; null if there is none.
@@ -196,7 +196,7 @@ class FlagTable {
   // Every setting and its current value; `given` holds the dests that the command line set. A field
   // that was not given and still has its initial value shows as its row's fallback.
   ArgMap values(const std::set<std::string>& given) const;
-  // The dests whose fields no longer have their initial values.
+  // The dests of fields that differ from their initial values.
   std::set<std::string> changed() const;
 
   const std::deque<Flag>& rows() const { return rows_; }

@@ -101,11 +101,11 @@ class IneffectiveFlags {
     }
     const int64_t rows = args_.training.micro_batch_size * args_.transformer.seq_length /
                          parallel.context_parallel_size / tp;
-    if (args_.training.device == DeviceChoice::kCpu || rows >= kFewestPieceRows) return;
+    if (args_.training.device == DeviceChoice::kCpu || rows >= kMinPieceRows) return;
     warn(
         fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "
                     "{}; raise --micro-batch-size",
-                    rows, kFewestPieceRows));
+                    rows, kMinPieceRows));
   }
 
   void zero_stage() {

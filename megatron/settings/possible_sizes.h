@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// Adds a problem for each size that no machine can hold: a typing error. False if a single size is
-// one; products of sizes may then overflow.
+// Adds a problem for each implausibly large size, presumably a typo. False if a single size is one;
+// products of sizes may then overflow.
 bool has_possible_sizes(const TrainingArgs& args, std::vector<std::string>& problems);
 
 }  // namespace megatron

@@ -335,7 +335,7 @@ class Resolver {
                         lot * pp));
   }
 
-  // --ckpt-format torch_dist, and what that format holds.
+  // --ckpt-format torch_dist, and the limits of that format.
   void save_format() {
     SaveFormat& format = args_.checkpoint.save_format;
     const TransformerConfig& c = args_.transformer;
@@ -449,7 +449,7 @@ class Resolver {
             fmt::format("--vocab-extra-ids {} must be at least 0", c.vocab_extra_ids));
   }
 
-  // A product in FP8 has a multiple of 16 rows.
+  // FP8 products need a multiple of 16 rows.
   void fp8_tokens() {
     const TransformerConfig& c = args_.transformer;
     const int64_t cp = args_.parallel.context_parallel_size;

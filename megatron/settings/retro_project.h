@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// Fills what --retro-project-dir says: data, sizes, evaluation and tokenizer of the training that
-// its neighbours are for. A flag of the command line with another value is a problem, except
+// Fills settings from --retro-project-dir: data, sizes, evaluation and tokenizer of the training
+// for which neighbours were retrieved. A conflicting flag on the command line is a problem, except
 // --data-path, whose files may have moved. Does nothing without the flag.
 void apply_retro_project(TrainingArgs& args, std::vector<std::string>& problems);
 

@@ -33,9 +33,9 @@ void add_tokenizer_flags(FlagTable& flags, TokenizerConfig& tokenizer) {
            "Sentinel tokens added to the vocabulary; T5 uses 100.")
       .only_for({"T5"});
   flags.add("--tiktoken-pattern", tokenizer.tiktoken_pattern,
-            "A TikTokenizer's rule for cutting text into words: v1 or v2.");
+            "A TikTokenizer's pattern for splitting text into words: v1 or v2.");
   flags.add("--tiktoken-num-special-tokens", tokenizer.tiktoken_num_special_tokens,
-            "Ids of a TikTokenizer that are reserved for special tokens.");
+            "Ids of a TikTokenizer reserved for special tokens.");
   flags.add("--tokenizer-special-tokens", tokenizer.tokenizer_special_tokens,
             "Special tokens of a TikTokenizer, or additional ones of a HuggingFaceTokenizer.");
   flags.add_off("--tokenizer-hf-no-include-special-tokens -> tokenizer_hf_include_special_tokens",

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kDumpNameWidth = 48;
 
-// Sizes of embeddings that no flag sets: the tokenizer and the data do. 0: unknown.
+// Sizes of embeddings set by the tokenizer and the data instead of flags. 0: unknown.
 struct ModelFact {
   const char* name;
   int64_t TransformerConfig::*field;
@@ -96,8 +96,8 @@ TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind mo
 
 void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored, GivenSetting given) {
   FlagTable flags = training_flags(args);
-  // One flag that chooses the activation replaces all of them; --no-bias-gelu-fusion chooses none
-  // but the form of GELU.
+  // A flag that selects the activation replaces all of them; --no-bias-gelu-fusion only selects the
+  // form of GELU.
   constexpr std::string_view kActivation = "activation";
   const bool has_activation = given == GivenSetting::kCommandLine &&
                               std::ranges::any_of(flags.rows(), [&](const Flag& flag) {

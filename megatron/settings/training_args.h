@@ -15,7 +15,7 @@ namespace megatron {
 // --ckpt-format of Megatron-LM; of these only torch_dist has an effect.
 enum class CkptFormat { kTorch, kTorchDist, kTorchDcp, kFsdpDtensor, kZarr };
 
-// Flags of other versions, which resolve() turns into fields of the configs.
+// Flags of other versions, which resolve() converts into fields of the configs.
 struct LegacyFlags {
   bool use_rotary_position_embeddings = false;  // position_embedding_type rope
   bool add_position_embedding = true;
@@ -48,8 +48,8 @@ FlagTable training_flags(TrainingArgs& args);
 TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind model,
                                  int64_t world_size);
 
-// The two halves of it, for programs that add settings in between (a checkpoint's arguments, a YAML
-// file). Problems are appended, one sentence each.
+// Its two steps, for programs that add settings in between (a checkpoint's arguments, a YAML file).
+// They append problems, one sentence each.
 TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
                           std::vector<std::string>& problems);
 TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems);
@@ -66,10 +66,10 @@ TrainingArgs args_of(const RunConfig& config);
 // Completes such a config: fills all defaults and `settings`. Throws ConfigError with all problems.
 RunConfig resolved(const RunConfig& config, int64_t world_size = 1);
 
-// The flags for the activations of a model. Throws Unsupported if no flags choose them.
+// The flags that select a model's activation. Throws Unsupported if there are none.
 ActivationFlags activation_flags(const TransformerConfig& config);
 
-// The source of a setting that the command line and a checkpoint have.
+// Precedence for a setting that both the command line and a checkpoint have.
 enum class GivenSetting {
   kByRow,        // the command line, except for rows that are taken from a checkpoint kAlways
   kCommandLine,  // the command line
@@ -82,17 +82,17 @@ enum class GivenSetting {
 void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored,
                          GivenSetting given = GivenSetting::kByRow);
 
-// Takes from a checkpoint the rows of its embeddings and the number of rows without padding. Throws
+// Takes from a checkpoint the number of rows of its embeddings, with and without padding. Throws
 // FormatError for impossible numbers.
 void use_checkpoint_vocabulary(TransformerConfig& config, const ArgMap& stored);
 
-// Features that resolved args ask for but this version does not have, one sentence each.
+// Features that resolved args need but this version lacks, one sentence each.
 std::vector<std::string> unavailable(const TrainingArgs& args);
 
 // Every setting by its name in Megatron-LM.
 ArgMap arg_map(const TrainingArgs& args);
 
-// Megatron-LM's list of arguments, one a line, without line ends.
+// Megatron-LM's list of arguments, one per line, without line ends.
 std::vector<std::string> argument_dump(const ArgMap& args);
 
 // The text of --help for `megatron <command>`, a program of this model.

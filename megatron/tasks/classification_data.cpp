@@ -40,8 +40,8 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
 }
 
-// Compat: Megatron-LM core_r0.5.0 strips a line before it looks for tabs, so empty fields at its
-// ends do not count.
+// Compat: Megatron-LM core_r0.5.0 strips a line before it splits at tabs, so empty fields at its
+// ends are lost.
 std::vector<std::string> fields_of(std::string_view line) {
   const std::string text = trimmed(line);
   std::vector<std::string> fields;
@@ -211,7 +211,7 @@ std::vector<ClassificationText> race_texts(const fs::path& folder) {
   return texts;
 }
 
-// The part of the path behind the name of the task, as Megatron-LM core_r0.5.0 prints it:
+// The part of the path after the name of the task, as Megatron-LM core_r0.5.0 prints it:
 // "dev-matched", "train-middle". (It also takes the letters t, s and v from the ends: dev.tsv is
 // "de" there.)
 std::string set_name_of(ClassificationTaskKind kind, const std::string& path) {
@@ -304,7 +304,7 @@ PairIds pair_ids_of(const Tokenizer& tokenizer) {
 
 namespace {
 
-// Cuts a sequence so that a last [SEP] fits, which it appends, and pads it.
+// Truncates a sequence to make room for a last [SEP], appends it, and pads.
 void finish(EncodedPair& pair, int64_t sep_type, int64_t seq_length, const PairIds& ids) {
   const auto room = static_cast<size_t>(seq_length) - 1;
   if (pair.tokens.size() > room) {

@@ -63,7 +63,7 @@ Tensor labels_of(const ClassificationProblem& problem, const ClassificationSet& 
     for (const int64_t sample : samples) values.push_back(set.values[static_cast<size_t>(sample)]);
     return tensor_of(values, {b});
   }
-  const bool are_marks = problem.labels == LabelKind::kMarks;
+  const bool are_marks = problem.labels == LabelKind::kIndependent;
   const int64_t n = are_marks ? problem.num_labels : 1;
   std::vector<int64_t> ids;
   for (const int64_t sample : samples) {
@@ -84,7 +84,7 @@ double sample_loss(const ClassificationProblem& problem, const ClassificationSet
   switch (problem.labels) {
     case LabelKind::kClass:
       return -std::log(softmax(scores)[static_cast<size_t>(set.labels[sample])]);
-    case LabelKind::kMarks: {
+    case LabelKind::kIndependent: {
       double sum = 0;
       for (size_t i = 0; i < scores.size(); ++i) {
         const auto mark = static_cast<double>(set.labels[sample * scores.size() + i]);
@@ -203,7 +203,7 @@ MicrobatchOutput ClassificationTask::loss(const Model& model, const Variable& hi
         return masked_mean(
             cross_entropy(reshape(found, {1, found.size(0), classes()}), targets.labels),
             sample_weights_);
-      case LabelKind::kMarks:
+      case LabelKind::kIndependent:
         return binary_cross_entropy(found, targets.labels);
       case LabelKind::kValue:
         return mean_squared_error(found, targets.labels);
@@ -226,7 +226,7 @@ void ClassificationTask::epoch_ended(const Progress& progress) {
   measure(progress.iteration / length - 1);
 }
 
-// Each sample of the set counts once, whatever the ranks.
+// Each sample of the set counts once for any number of ranks.
 ClassificationTask::Totals ClassificationTask::own_totals(const ClassificationSet& set,
                                                           std::string* predictions) const {
   const int64_t replicas = parallel().num_replicas();

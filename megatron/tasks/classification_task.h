@@ -22,15 +22,15 @@ class ClassificationTask : public ModelTask {
   struct Data {
     ClassificationProblem problem;
     std::shared_ptr<const ClassificationSet> train;  // null: evaluation only
-    // For the loss during training: all validation sets as one; null: none.
+    // For the validation loss during training: all validation sets joined; null: none.
     std::shared_ptr<const ClassificationSet> valid;
     std::vector<std::shared_ptr<const ClassificationSet>> measured;  // for the accuracies
   };
   struct Options {
-    bool keep_last = false;  // fill the last batch of an epoch, in place of leaving it out
+    bool keep_last = false;  // fills the last batch of an epoch instead of dropping it
   };
 
-  // `config` is resolved and has padded_vocab_size. Throws ConfigError for what the task has not.
+  // `config` is resolved and has padded_vocab_size. Throws ConfigError for unsupported settings.
   ClassificationTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data,
                      const Options& options);
   ~ClassificationTask() override { close(); }
@@ -45,14 +45,14 @@ class ClassificationTask : public ModelTask {
   double flops(int64_t batch_size) const override;
   void close() override;
 
-  // Prints the accuracy on each set, and that of all. Every rank calls it, after the model was
+  // Prints the accuracy on each set, and over all sets. Every rank calls it, after the model was
   // built.
   void measure(int64_t epoch);
-  // The same; every prediction becomes a line of predictions_<set>.jsonl in `folder`, with the
-  // sample's uid, label and the probabilities of the classes.
+  // The same; also writes a line per sample to predictions_<set>.jsonl in `folder`: the sample's
+  // uid, its label and the class probabilities.
   void measure_and_predict(int64_t epoch, const std::string& folder);
 
-  // The BERT that the task trains.
+  // The trained BERT.
   static BertHeads heads_of(const ClassificationProblem& problem);
 
  protected:
@@ -63,12 +63,12 @@ class ClassificationTask : public ModelTask {
   MicrobatchOutput loss(const Model& model, const Variable& hidden,
                         const TokenTargets& targets) const override;
 
-  // The sums over the samples of a set.
+  // Sums over the samples of a set.
   struct Totals {
-    int64_t correct = 0;  // samples whose highest score is that of their class
+    int64_t correct = 0;  // samples whose label has the highest score
     double loss = 0;
   };
-  // Of all ranks, each sample once, without dropout. Every rank calls it.
+  // Evaluates over all ranks, each sample once, without dropout. Every rank calls it.
   Totals totals_of(const ClassificationSet& set);
 
   const Data& data() const { return data_; }
@@ -79,7 +79,7 @@ class ClassificationTask : public ModelTask {
                           Split split) const;
   // The scores [samples, classes] of the model's output.
   Variable scores(const Model& model, const Variable& hidden) const;
-  // Of this rank's samples. Appends lines to `predictions` if it is not null.
+  // Evaluates this rank's samples. Appends lines to `predictions` if it is not null.
   Totals own_totals(const ClassificationSet& set, std::string* predictions) const;
   void measure_sets(int64_t epoch, const std::string* folder);
   int64_t classes() const { return data_.problem.num_labels; }
@@ -89,7 +89,7 @@ class ClassificationTask : public ModelTask {
   Tensor sample_weights_;  // [micro_batch_size, 1] fp32: ones
 };
 
-// Iterations of an epoch of a set; 0 if the samples fill no batch.
+// Iterations of an epoch of a set; 0 if the samples do not fill a batch.
 int64_t epoch_iterations(const ClassificationSet& set, int64_t global_batch_size, bool keep_last);
 
 }  // namespace megatron

@@ -46,7 +46,7 @@ void tighten_pairs(std::string& text, char open, char close) {
   text = result.append(text, begin);
 }
 
-// Compat: Megatron-LM core_r0.5.0 writes the pattern / '[0-9]/ where it means a digit.
+// Compat: Megatron-LM core_r0.5.0 has the replacement / '[0-9]/ literally where it means a digit.
 void replace_quoted_digits(std::string& text) {
   constexpr std::string_view kWritten = "/'[0-9]/";
   for (size_t at = 0; (at = text.find("/' ", at)) != std::string::npos;) {

@@ -7,8 +7,7 @@
 
 namespace megatron {
 
-// A classifier of texts that is trained in epochs: what `megatron finetune` trains of a BERT with
-// --num_labels.
+// Trains a text classifier in epochs, for `megatron finetune` of a BERT with --num_labels.
 class FinetuneClassifierTask final : public ClassificationTask {
  public:
   // The means over the validation set, each sample once.
@@ -17,15 +16,15 @@ class FinetuneClassifierTask final : public ClassificationTask {
     std::optional<double> accuracy;  // of classes
   };
 
-  // `config` is resolved; batches that end an epoch are filled with its first samples.
+  // `config` is resolved; fills the last batch of an epoch with its first samples.
   FinetuneClassifierTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                          Data data);
 
   // Evaluates, and prints "epoch 0: accuracy: 0.75 eval_loss: 0.5".
   void epoch_ended(const Progress& progress) override;
-  // The same for a training that ended inside an epoch. Every rank calls it.
+  // The same after a training that ended within an epoch. Every rank calls it.
   void evaluate_epoch(int64_t epoch);
-  // Of the last evaluation; none before.
+  // The result of the last evaluation; empty before the first.
   const std::optional<Evaluation>& evaluation() const { return evaluation_; }
 
  private:

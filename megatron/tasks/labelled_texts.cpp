@@ -62,7 +62,8 @@ float value_of(const LabelledText& text) {
   throw wrong_label(text, "must be a number with --num_labels 1; for classes give their number");
 }
 
-// Cuts the longer of two texts until both fit. Compat: transformers' truncation "longest_first".
+// Truncates the longer of two texts until both fit. Compat: transformers' truncation
+// "longest_first".
 void fit(std::vector<int32_t>& a, std::vector<int32_t>& b, int64_t room) {
   while (std::ssize(a) + std::ssize(b) > std::max<int64_t>(room, 0)) {
     std::vector<int32_t>& longer = a.size() > b.size() ? a : b;
@@ -119,7 +120,7 @@ ClassificationProblem problem_of(std::span<const LabelledText> texts, int64_t nu
           .head = "classification_head",
           .logged = "loss",
           .num_labels = num_labels,
-          .labels = are_lists         ? LabelKind::kMarks
+          .labels = are_lists         ? LabelKind::kIndependent
                     : num_labels == 1 ? LabelKind::kValue
                                       : LabelKind::kClass};
 }
@@ -162,7 +163,7 @@ ClassificationSet labelled_set(std::span<const LabelledText> texts,
       case LabelKind::kClass:
         set.labels.push_back(class_of(text, class_names, problem.num_labels));
         break;
-      case LabelKind::kMarks:
+      case LabelKind::kIndependent:
         for (const int64_t mark : marks_of(text, problem.num_labels)) set.labels.push_back(mark);
         break;
       case LabelKind::kValue:

@@ -8,8 +8,8 @@
 
 #include "megatron/tasks/classification_data.h"
 
-// Texts with labels in .csv and .json files, as transformers' example scripts for classification
-// read them (run_glue).
+// Labelled texts in .csv and .json files, as in transformers' example script for classification
+// (run_glue).
 namespace megatron {
 
 // The columns of the files.
@@ -19,11 +19,11 @@ struct LabelledColumns {
   std::string label = "label";
 };
 
-// The columns that the files have: `text` and `pair` as given, or else sentence1 and sentence2 if
-// there is no column `text`. Throws ConfigError if neither is there; IoError, FormatError.
+// The columns of the files: `text` and `pair` as given, or sentence1 and sentence2 if there is no
+// column `text`. Throws ConfigError if both are missing; IoError, FormatError.
 LabelledColumns labelled_columns(const std::filesystem::path& file, const LabelledColumns& given);
 
-// A text with its label as it is written.
+// A text with its label as written.
 struct LabelledText {
   std::string text;
   std::string pair;
@@ -36,16 +36,16 @@ struct LabelledText {
 std::vector<LabelledText> labelled_texts(std::span<const std::filesystem::path> files,
                                          const LabelledColumns& columns);
 
-// Which problem such labels are: numbers if there is one output, marks if a label is a JSON list,
-// else classes.
+// The kind of targets: numbers if there is one output, independent labels if a label is a JSON
+// list, else classes.
 ClassificationProblem problem_of(std::span<const LabelledText> texts, int64_t num_labels);
-// The names of the classes: empty if all labels are integers, the numbers of classes; `known` if it
-// has all of them; else the labels, sorted. Throws ConfigError unless there are num_labels.
+// The names of the classes: empty if all labels are integers, that is, class indices; `known` if it
+// contains all labels; else the sorted labels. Throws ConfigError unless there are num_labels.
 std::vector<std::string> class_names_of(std::span<const LabelledText> texts, int64_t num_labels,
                                         const std::vector<std::string>& known);
 
-// The samples as the model reads them. Throws FormatError for a label that does not fit, with its
-// file and row; ConfigError if the tokenizer has no [CLS], [SEP] or [PAD].
+// Tokenizes the samples. Throws FormatError, with file and row, for an invalid label; ConfigError
+// if the tokenizer has no [CLS], [SEP] or [PAD].
 ClassificationSet labelled_set(std::span<const LabelledText> texts,
                                const ClassificationProblem& problem,
                                const std::vector<std::string>& class_names, int64_t seq_length,

@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// The part of a stripped text behind its last white space.
+// The last word of a stripped text.
 std::string_view last_word(std::string_view text) {
   for (size_t begin = text.size(); begin > 0; --begin) {
     const bool is_inside = (static_cast<unsigned char>(text[begin - 1]) & 0xc0) == 0x80;

@@ -11,8 +11,7 @@
 namespace megatron {
 namespace {
 
-// Rows of unequal length side by side. What fills the shorter ones comes after their own tokens,
-// which do not see it.
+// A batch of rows of unequal length. Padding follows a row's tokens, which cannot attend to it.
 struct Batch {
   std::span<const TextRow> rows;
   int64_t length = 0;  // inputs of the longest row

@@ -7,10 +7,9 @@
 #include "megatron/inference/model_step.h"
 #include "megatron/tasks/text_rows.h"
 
-// What a GPT makes of rows of tokens. Every rank of the model calls these functions with the same
+// Scores rows of tokens with a GPT. Every rank of the model calls these functions with the same
 // arguments and gets the same result. They throw ConfigError for an id that is not in the
-// vocabulary and a row beyond the model's positions, Error if the model's probabilities are not
-// numbers.
+// vocabulary and a row beyond the model's positions, Error if the model's logits are NaN.
 namespace megatron {
 
 struct RowBatches {
@@ -22,7 +21,7 @@ struct RowBatches {
 double sum_of_losses(const InferenceModel& model, std::span<const TextRow> rows,
                      const RowBatches& batches);
 
-// In how many rows each label is the most probable id, given the true ids before it.
+// The number of rows in which every label is the most probable id given the true ids before it.
 int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow> rows,
                            const RowBatches& batches);
 

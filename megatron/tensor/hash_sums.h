@@ -8,8 +8,8 @@
 
 namespace megatron {
 
-// The hashes of some tensors (kernels/hash_term.h), computed where their elements are. Tensors come
-// in parts, in any order.
+// The hashes of some tensors (kernels/hash_term.h), computed on the device of their elements. Parts
+// of tensors are added in any order.
 class HashSums {
  public:
   explicit HashSums(size_t num_tensors);
@@ -24,7 +24,7 @@ class HashSums {
 
  private:
   std::vector<int64_t> on_host_;  // by tensor
-  Tensor on_device_;              // the same of elements on a GPU; undefined without any
+  Tensor on_device_;              // sums of the elements on a GPU; undefined without any
 };
 
 }  // namespace megatron

@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// A block of device memory, returned to its allocator with the last tensor that uses it, or before
-// that by drop().
+// A block of device memory, returned to its allocator when the last tensor that uses it dies, or
+// earlier by drop().
 class Storage {
  public:
   Storage(int64_t bytes, Stream stream);
@@ -28,7 +28,7 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Stream stream() const { return stream_; }
 
-  // See Tensor.
+  // See Tensor: has_memory, drop_memory, take_memory, before_access.
   bool has_memory() const { return data_ != nullptr; }
   void drop();
   void take();
@@ -62,7 +62,7 @@ class Tensor {
 
   TensorView view();
   ConstView view() const;
-  // All axes but the last as one: [rows, last]. A vector is one row.
+  // All axes but the last flattened into one: [rows, last]. A vector is one row.
   TensorView rows();
   ConstView rows() const;
 
@@ -86,11 +86,11 @@ class Tensor {
   // numel() is not 1.
   double item() const;
 
-  // Does no other Tensor share the memory? Then it may be overwritten.
+  // True if no other Tensor shares the memory, so that it may be overwritten.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
 
-  // Memory that comes and goes, together for all tensors that share it: they keep their shapes and
-  // may be copied and cut while there is none. Work on it that is still queued may finish after
+  // Releases and allocates the memory again, for all tensors that share it: they keep their shapes
+  // and may be copied and sliced in between. Queued work may still use the memory after
   // drop_memory(); see CachingAllocator. take_memory() gives undefined elements.
   bool has_memory() const { return storage_->has_memory(); }
   void drop_memory() { storage_->drop(); }

@@ -13,8 +13,8 @@
 
 namespace megatron {
 
-// 64 bytes of text, which are asked for sets of characters. An answer has one bit for each byte,
-// the lowest for the first.
+// 64 bytes of text, classified in parallel. A result has one bit for each byte, the lowest for the
+// first.
 class AsciiBlock {
  public:
   static constexpr int64_t kBytes = 64;
@@ -23,7 +23,7 @@ class AsciiBlock {
   explicit AsciiBlock(const char* p);
 
   uint64_t non_ascii() const;
-  // Letters of both cases.
+  // Letters of either case.
   uint64_t letters() const;
   // The bytes from `first` on, `count` of them.
   uint64_t range(char first, int count) const;
@@ -51,7 +51,8 @@ class AsciiBlock {
     return bits;
 #endif
   }
-  // test: a part to one that has all bits of a byte, or at least the highest, where it holds.
+  // test: maps a part to bytes with all bits set, or at least the highest, where the condition
+  // holds.
   template <class Test>
   uint64_t ask(const Test& test) const {
     uint64_t bits = 0;
@@ -110,15 +111,15 @@ inline uint64_t low_bits(int64_t count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
 }
 
-// The first bytes of the characters U+2010 to U+2027 that lie in the block as a whole: dashes,
-// quotes and dots, the commonest ones beyond ASCII in English text, each of three bytes.
+// The first bytes of the characters U+2010 to U+2027 (dashes, quotes and dots, the most frequent
+// non-ASCII characters in English text, each of three bytes) that lie completely in the block.
 inline uint64_t firsts_of_signs(const AsciiBlock& block) {
   return block.equal('\xE2') & block.equal('\x80') >> 1 & block.range('\x90', 24) >> 2;
 }
 
 // Calls emit(word) for the words from `begin` on that end at the bits of `ends` in a block of 64
-// bytes, in order; `begin` moves behind them. An emit with a function until() takes them all at
-// once. REQUIRES: no bit is at or before `begin`.
+// bytes, in order; moves `begin` past them. An emit with a function until() takes them all in one
+// call. REQUIRES: no bit is at or before `begin`.
 template <class Emit>
 void emit_words(const char*& begin, const char* block, uint64_t ends, const Emit& emit) {
   if constexpr (requires { emit.until(begin, block, ends); }) {
@@ -132,8 +133,8 @@ void emit_words(const char*& begin, const char* block, uint64_t ends, const Emit
   }
 }
 
-// Calls visit(const char*) for each byte of the text for which the answer find(AsciiBlock) has a
-// bit, in order.
+// Calls visit(const char*) for each byte of the text whose bit is set in find(AsciiBlock), in
+// order.
 template <class Find, class Visit>
 void for_each_byte(std::string_view text, const Find& find, const Visit& visit) {
   const char* p = text.data();

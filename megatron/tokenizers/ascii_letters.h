@@ -9,8 +9,8 @@
 
 namespace megatron {
 
-// The number of ASCII letters at `p`. 0 if 16 letters or more follow each other, or if fewer than
-// 16 bytes are left: such words are left to code that looks at each character.
+// The number of consecutive ASCII letters at `p`. 0 if there are 16 or more, or if fewer than 16
+// bytes are left: the caller then takes a slower path, character by character.
 inline int64_t count_ascii_letters(const char* p, const char* end) {
   if (end - p < 16) return 0;
 #ifdef __SSE2__

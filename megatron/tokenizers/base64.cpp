@@ -5,7 +5,7 @@
 namespace megatron {
 namespace {
 
-// -1: no digit.
+// -1: not a digit.
 int value_of(char digit) {
   if (digit >= 'A' && digit <= 'Z') return digit - 'A';
   if (digit >= 'a' && digit <= 'z') return digit - 'a' + 26;

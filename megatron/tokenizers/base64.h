@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-// The bytes that base64 text stands for (RFC 4648, sec. 4); nothing if it is no base64.
+// Decodes base64 (RFC 4648, sec. 4); nothing if the text is not valid base64.
 std::optional<std::string> bytes_from_base64(std::string_view text);
 
 }  // namespace megatron

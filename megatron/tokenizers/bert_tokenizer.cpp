@@ -56,11 +56,11 @@ void warn_if_cased(const std::string& vocab_file, const std::vector<std::string>
 void warn_if_uncased(const std::string& vocab_file, const std::vector<std::string>& pieces) {
   constexpr size_t kFew = 1000;
   if (pieces.size() < kFew || num_with_capitals(pieces) > 0) return;
-  warn(fmt::format(
-      "{}: none of {} pieces has a capital letter, so that BertWordPieceCase knows no word with "
-      "one; use --tokenizer-type BertWordPieceLowerCase if this is the vocabulary of an uncased "
-      "model",
-      vocab_file, pieces.size()));
+  warn(
+      fmt::format("{}: none of {} pieces has a capital letter, so BertWordPieceCase maps every "
+                  "word with one to "
+                  "[UNK]; use --tokenizer-type BertWordPieceLowerCase if the model is uncased",
+                  vocab_file, pieces.size()));
 }
 
 }  // namespace
@@ -106,8 +106,8 @@ int32_t BertTokenizer::add_token(const std::string& token) {
   return entry->second;
 }
 
-// Text is cut at blanks and around ideographs. A word of ASCII is cut at punctuation on the way;
-// one with other characters is left to BertWords, as its lower case depends on its neighbours.
+// Splits text at blanks and around ideographs, and ASCII words also at punctuation; words with
+// other characters are left to BertWords, because lower-casing depends on neighbours.
 class BertTokenizer::WordEncoder final : public Encoder {
  public:
   explicit WordEncoder(const BertTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
@@ -138,9 +138,8 @@ class BertTokenizer::WordEncoder final : public Encoder {
  private:
   using Kind = BertWords::Kind;
 
-  // Adds the run at `p` if it is of the commonest kind: some ASCII letters, perhaps one punctuation
-  // mark, and a blank behind. Returns the end of what was added and its blank; `p` if it is
-  // another.
+  // Fast path: adds the run at `p` if it has ASCII letters, optionally one punctuation mark, and a
+  // blank. Returns its end, including the blank; `p` for other runs.
   const char* add_letters(const char* p, std::vector<int32_t>& ids) {
     const int64_t count = count_ascii_letters(p, end_);
     if (count == 0) return p;
@@ -155,7 +154,7 @@ class BertTokenizer::WordEncoder final : public Encoder {
     return end + 2;
   }
 
-  // Adds what stands between two blanks or ideographs; returns its end.
+  // Adds the text between two blanks or ideographs; returns its end.
   const char* add_run(const char* begin, std::vector<int32_t>& ids) {
     const char* end = begin;
     while (end < end_ && is_plain(*end)) ++end;

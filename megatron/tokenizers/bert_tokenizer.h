@@ -8,13 +8,14 @@
 
 namespace megatron {
 
-// BERT's words and word pieces (Devlin et al. 2019, arXiv:1810.04805), from vocab.txt: one piece on
-// each line, whose number is the id. [BOS], [EOS] and <extra_id_0>, <extra_id_1>, ... follow unless
-// the file has them. Text gets neither [CLS] nor [SEP], and special tokens in it are plain text.
+// BERT's words and word pieces (Devlin et al. 2019, arXiv:1810.04805), from vocab.txt: one piece
+// per line, whose number is the id. [BOS], [EOS] and <extra_id_0>, <extra_id_1>, ... follow unless
+// the file has them. Encoding adds neither [CLS] nor [SEP], and special tokens in text are plain
+// text.
 //
-// Compat: as Megatron-LM core_r0.5.0, so a word may have 200 characters, lower case knows the final
-// sigma, and an added token's id is the number of distinct lines. Its tokenizer could not decode
-// and had no eod; as in later versions decode() joins the pieces and eod is [EOS].
+// Compat: as Megatron-LM core_r0.5.0, so a word may have 200 characters, lower-casing handles the
+// final sigma, and an added token's id is the number of distinct lines. Its tokenizer could not
+// decode and had no eod; as in later versions decode() joins the pieces and eod is [EOS].
 class BertTokenizer final : public Tokenizer {
  public:
   struct Options {
@@ -48,7 +49,7 @@ class BertTokenizer final : public Tokenizer {
   std::string vocab_file_;
   Options options_;
   std::unordered_map<std::string, int32_t> ids_;
-  std::vector<std::string> pieces_;  // by id; an id that a repeated line lost is empty
+  std::vector<std::string> pieces_;  // by id; empty for an id that a repeated line overrode
   std::vector<int32_t> sentinels_;
   WordPiece word_piece_;
   BertWords words_;

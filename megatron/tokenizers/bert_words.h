@@ -10,18 +10,17 @@
 
 namespace megatron {
 
-// How BERT cuts text into words before it looks for pieces: controls vanish, blanks and ideographs
-// separate, letters lose case and accents if it is wanted, punctuation stands alone. Immutable, so
-// thread safe.
+// BERT's pre-tokenization: removes control characters, splits at blanks and around ideographs and
+// punctuation, and optionally lower-cases and strips accents. Immutable, so thread safe.
 class BertWords {
  public:
-  // What the first pass over text distinguishes.
+  // Character classes of the first pass over text.
   enum class Kind : uint8_t {
     kWord,         // part of a word
     kBlank,        // ends a word
-    kPunctuation,  // a word of its own; ASCII only
-    kDropped,      // vanishes, and its neighbours join
-    kIdeograph,    // a word of its own
+    kPunctuation,  // a separate word; ASCII only
+    kDropped,      // removed; its neighbours join
+    kIdeograph,    // a separate word
     kNonAscii,     // of a byte only: look at the whole code point
   };
 
@@ -31,8 +30,8 @@ class BertWords {
   Kind of(char32_t value) const { return kinds_.of(value); }
   Kind of_byte(char byte) const { return byte_kinds_[static_cast<uint8_t>(byte)]; }
 
-  // Calls emit(std::string) for the words of a run, a part of a text without blanks and with no
-  // ideograph beside another character. Lower case depends on neighbours within the run.
+  // Calls emit(std::string) for the words of a run: a part of a text without blanks, and either one
+  // ideograph or none. Lower case depends on neighbours within the run.
   template <class Emit>
   void cut_run(std::string_view run, Emit&& emit) const {
     const std::u32string text = prepared(run);

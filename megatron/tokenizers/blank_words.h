@@ -5,20 +5,20 @@
 
 namespace megatron {
 
-// U+2581, which stands for a blank in the pieces of SentencePiece.
+// U+2581, which represents a blank in the pieces of SentencePiece.
 inline constexpr std::string_view kBlankMark = "\xE2\x96\x81";
 
-// Whether marks of blanks stand at the beginning of a piece only. If all pieces that can be made
-// are so, no piece reaches from one word into the next.
+// True if the piece has U+2581 only at its beginning. If this holds for all pieces, no piece spans
+// two words.
 inline bool keeps_to_words(std::string_view piece) {
   while (piece.starts_with(kBlankMark)) piece.remove_prefix(kBlankMark.size());
   return piece.find(kBlankMark) == std::string_view::npos;
 }
 
-// Calls emit(word) for the words of a text whose encoder puts a blank before each text: their ids,
-// one after the other, are those of the text if pieces keep to words. So a word gives up one of the
-// blanks before it, but for the first, which has that blank already. Blanks at the end go with the
-// last word.
+// Calls emit(word) for the words of a text, for an encoder that puts a blank before each text: if
+// no piece spans two words, the concatenated ids of the words are those of the text. So each word
+// but the first omits one of the blanks before it, which the encoder adds. Blanks at the end belong
+// to the last word.
 template <class Emit>
 void cut_blank_words(std::string_view text, bool removes_extra_blanks, const Emit& emit) {
   for (size_t begin = 0; begin < text.size();) {

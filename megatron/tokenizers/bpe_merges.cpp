@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// A slot holds left, right and rank in this order, each of so many bits.
+// A slot packs left, right and rank in this order, with these numbers of bits.
 constexpr int kBits = 21;
 constexpr int32_t kNoRank = (1 << kBits) - 1;
 constexpr uint64_t kNoPair = ~uint64_t{0};
@@ -35,10 +35,10 @@ uint64_t small_pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(left) << kBits | static_cast<uint64_t>(right);
 }
 
-// Its upper bits count.
+// The upper bits are used.
 uint64_t hash_of(uint64_t pair) { return pair * 0x9E3779B97F4A7C15u; }
 
-// The bits that all slots of a line have.
+// Bitwise AND of all slots of a line.
 uint64_t all_bits(const Line& line) {
   using Half = uint64_t __attribute__((vector_size(sizeof(Line) / 2)));
   std::array<Half, 2> halves;
@@ -55,8 +55,9 @@ void expect_small(int32_t number, size_t position) {
       position, number, BpeMerges::kMaxNumber));
 }
 
-// Whether a merge never brings up a pair of its own rank or a lower one, as it is where a piece is
-// made before it is used. Then all merges of a round are those of as many rounds with one.
+// True if a merge never creates a pair of its own or a lower rank, that is, if every piece is
+// created before it is used. Then merging all pairs of a rank in one round equals merging one at a
+// time.
 bool makes_before_use(std::span<const BpeMerge> merges, std::span<const int32_t> ranks) {
   int32_t largest = 0;
   for (const BpeMerge& merge : merges) {
@@ -114,7 +115,7 @@ int32_t BpeMerges::listed_rank_of(int32_t left, int32_t right) const {
   const uint64_t pair = small_pair_key(left, right);
   size_t first = (hash_of(pair) >> shift_) * kLineSlots;
   while (true) {
-    // Looks at the whole line: which slot it is, and whether there is one, cannot be predicted.
+    // Compares the whole line: a branch per slot would be unpredictable.
     Line line;
     std::memcpy(&line, slots_.data() + first, sizeof(line));
     const uint64_t found = all_bits(line | ~Line(line >> kBits == pair));
@@ -136,10 +137,10 @@ void BpeMerges::apply(std::vector<int32_t>& symbols) const {
 }
 
 void BpeMerges::apply_by_scanning(std::vector<int32_t>& word) const {
-  // Places stay where they are; a list leads over those whose symbol was merged away. The pair of
-  // a place is its symbol and the next one. One number holds rank and place of a pair, so that the
-  // least number is the leftmost pair of the lowest rank. Before the first and behind the last
-  // symbol is one that has no pairs, so that nothing depends on the place.
+  // Positions are fixed; a linked list skips those whose symbol was merged away. The pair of a
+  // position is its symbol and the next one. A key packs rank and position of a pair, so that the
+  // minimum is the leftmost pair of the lowest rank. Sentinels without pairs before the first and
+  // after the last symbol avoid special cases.
   constexpr int kPlaceBits = 8;
   constexpr int32_t kNoSymbol = kMaxNumber + 1;
   constexpr size_t kLanes = 16;  // of a vector
@@ -204,7 +205,7 @@ void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {
   };
   std::priority_queue<Candidate, std::vector<Candidate>, decltype(later)> heap(later);
 
-  // A doubly linked list over the positions; -1 is no position, and the symbol of a gone one.
+  // A doubly linked list over the positions; -1 is no position, and the symbol of a removed one.
   const auto size = static_cast<int64_t>(symbols.size());
   std::vector<int64_t> next(symbols.size());
   std::vector<int64_t> previous(symbols.size());
@@ -225,7 +226,7 @@ void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {
 
   std::vector<Candidate> round;
   while (!heap.empty()) {
-    // A merge may bring up pairs of a lower rank, which wait for the end of the round.
+    // A merge may create pairs of a lower rank, which wait for the end of the round.
     round.clear();
     const int32_t rank = heap.top().rank;
     do {

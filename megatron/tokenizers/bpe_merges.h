@@ -16,9 +16,9 @@ struct BpeMerge {
   int32_t rank = -1;  // -1: the position in the list. Rules of one rank have one result.
 };
 
-// Which pairs of the lowest rank are merged before ranks are looked at again.
+// Which pairs of the lowest rank are merged in one step.
 enum class MergeOrder {
-  kAllOfOnePair,  // all, from left to right: GPT-2's own code
+  kAllOfOnePair,  // all, from left to right: the original GPT-2
   kOneByOne,      // the leftmost: Hugging Face and TikToken
 };
 
@@ -28,8 +28,8 @@ class BpeMerges {
  public:
   static constexpr int32_t kMaxNumber = (1 << 21) - 2;
 
-  // A pair that is listed twice keeps its last rank. Throws FormatError if a part or a rank is
-  // above kMaxNumber.
+  // A pair listed twice has its last rank. Throws FormatError if a part or a rank is above
+  // kMaxNumber.
   explicit BpeMerges(std::span<const BpeMerge> merges,
                      MergeOrder order = MergeOrder::kAllOfOnePair);
 
@@ -48,10 +48,11 @@ class BpeMerges {
   void apply_by_scanning(std::vector<int32_t>& word) const;
   void apply_by_heap(std::vector<int32_t>& symbols) const;
 
-  MergeOrder order_;  // one by one, if that is the same
+  MergeOrder order_;  // kOneByOne if both orders give the same result
   // Ranks of the pairs of symbols below 256, which are the single bytes: the first pairs of words.
   std::vector<int32_t> small_ranks_;
-  // Pairs with their ranks, 8 bytes each, in the line that their hash chooses or behind it.
+  // Pairs with their ranks, 8 bytes each, in the cache line that their hash chooses or in later
+  // ones.
   CacheLineVector<uint64_t> slots_;
   int shift_ = 0;                 // of a 64-bit hash, to a line
   std::vector<int32_t> results_;  // by rank

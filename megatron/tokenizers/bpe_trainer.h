@@ -21,12 +21,12 @@ struct BpeVocabulary {
 
 // Learns a GPT-2-format vocabulary from text (Sennrich et al. 2016, arXiv:1508.07909, sec. 3.2).
 //
-// Each step merges the adjacent pair that is most frequent within the words of all texts; among
-// equals the one with the lowest left, then right id. So the result depends only on the texts, not
-// on their order, and is the same everywhere.
+// Each step merges the most frequent adjacent pair within the words of all texts; ties go to the
+// lowest left, then right id. So the result depends only on the texts, not on their order or the
+// machine.
 class BpeTrainer {
  public:
-  // Text is cut into words as GPT-2 does; a merge never crosses the end of a word.
+  // Text is split into words as by GPT-2; a merge never crosses the end of a word.
   void add_text(std::string_view text);
 
   // Learns until `vocab_size` tokens including <|endoftext|> exist, or no pair occurs
@@ -44,8 +44,8 @@ class BpeTrainer {
   std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> word_counts_;
 };
 
-// Writes vocab.json and merges.txt, each as a whole, into a directory, which is made if it is not
-// there. Throws IoError.
+// Writes vocab.json and merges.txt, each atomically, into a directory, creating it if needed.
+// Throws IoError.
 void write_gpt2_files(const BpeVocabulary& vocabulary, const std::filesystem::path& directory);
 
 }  // namespace megatron

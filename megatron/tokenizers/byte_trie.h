@@ -7,24 +7,23 @@
 
 namespace megatron {
 
-// A set of byte strings, each with a number >= 0, that finds all members that a text begins with in
-// one walk. Filled first, then read by any number of threads.
+// A trie of byte strings, each with a number >= 0: one walk finds all members that are prefixes of
+// a text. Thread safe for reading once it is filled.
 class ByteTrie {
  public:
   ByteTrie();
 
-  // A key that is there already gets the new number.
+  // Replaces the number of an existing key.
   void insert(std::string_view key, int32_t number);
 
   struct Match {
     size_t length = 0;
-    int32_t number = -1;  // -1: nothing was found
+    int32_t number = -1;  // -1: not found
   };
-  // The longest member that `text` begins with, not counting the empty one.
+  // The longest non-empty member that is a prefix of `text`.
   Match longest_prefix(std::string_view text) const;
 
-  // Calls visit(Match) for each member that `text` begins with, shortest first, not counting the
-  // empty one.
+  // Calls visit(Match) for each non-empty member that is a prefix of `text`, shortest first.
   template <class Visit>
   void for_each_prefix(std::string_view text, Visit&& visit) const {
     int32_t node = 0;
@@ -62,7 +61,7 @@ class ByteTrie {
 
   std::vector<Edge> edges_;
   int shift_;                     // of a 64-bit hash, to a slot
-  std::vector<int32_t> numbers_;  // by node; -1: no member ends there
+  std::vector<int32_t> numbers_;  // by node; -1: not the end of a member
 };
 
 }  // namespace megatron

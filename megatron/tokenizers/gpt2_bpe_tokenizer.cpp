@@ -16,7 +16,7 @@
 namespace megatron {
 namespace {
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-// Ids index a table; far above every vocabulary in use, so that a typing error is found.
+// Ids index a table; the limit is far above every vocabulary in use, to detect typos.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
 struct Vocabulary {
@@ -30,7 +30,7 @@ struct Vocabulary {
   }
 };
 
-// One word on each line, as BERT's vocabularies are.
+// True for one word per line, as in BERT's vocabularies.
 bool is_word_list(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   return begin != std::string_view::npos && text[begin] != '{' &&
@@ -157,7 +157,7 @@ void expect_no_words(const std::string& vocab_file, const std::string& merge_fil
   }
 }
 
-// The strings that text can turn into: the single bytes, then the results of merges.
+// The strings that encoding can produce: the single bytes, then the results of merges.
 struct Symbols {
   std::vector<BpeMerge> merges;
   std::vector<int32_t> ids;  // by symbol
@@ -207,10 +207,10 @@ Symbols number_symbols(const std::string& vocab_file, const std::string& merge_f
 
 struct Gpt2BpeTokenizer::Token {
   std::string bytes;
-  bool has_bytes = false;  // every character of it stands for a byte
+  bool has_bytes = false;  // every character represents a byte
 };
 
-// What the two files say.
+// The contents of the two files.
 struct Gpt2BpeTokenizer::Content {
   std::string vocab_file;
   std::string merge_file;

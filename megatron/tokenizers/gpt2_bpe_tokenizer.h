@@ -16,10 +16,10 @@ namespace megatron {
 // one warning when the files are loaded.
 class Gpt2BpeTokenizer final : public Tokenizer {
  public:
-  // How merges.txt is read.
+  // Rules for reading merges.txt.
   enum class MergeFileRules {
-    kMegatron,     // the first line is dropped, and so is a last line without newline (a warning)
-    kHuggingFace,  // lines that start with #version are dropped, the last line counts
+    kMegatron,     // drops the first line, and a last line without newline (with a warning)
+    kHuggingFace,  // drops lines that start with #version
   };
 
   // Throws IoError or FormatError, also if <|endoftext|> is missing.
@@ -55,8 +55,8 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   std::string merge_file_;
   int32_t eod_;
   std::vector<Token> tokens_;        // by id
-  StringTable printable_;            // tokens as the vocabulary writes them
-  std::vector<int32_t> ids_;         // by place in printable_
+  StringTable printable_;            // tokens as written in the vocabulary
+  std::vector<int32_t> ids_;         // by index in printable_
   std::vector<int32_t> symbol_ids_;  // by symbol of merges_; the first 256 are the single bytes
   BpeMerges merges_;
   CharClasses classes_;

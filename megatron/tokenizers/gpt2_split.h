@@ -34,7 +34,7 @@ inline ClassifiedChar classify(const char* p, const char* end, const CharClasses
   return {classes.of(c.value), c.length};
 }
 
-// The end of the run of `cls` that goes on at `p`.
+// The end of the run of `cls` that continues at `p`.
 inline const char* end_of_run(const char* p, const char* end, CharClass cls,
                               const CharClasses& classes) {
   while (p < end) {
@@ -77,23 +77,23 @@ inline const char* end_of_word(const char* p, const char* end, const CharClasses
   p = end_of_run(p + first.length, end, first.cls, classes);
   if (first.cls == CharClass::kSpace && p < end) {
     const char* const last = last_char(start, p);
-    if (last > start) p = last;  // the last blank goes with what follows
+    if (last > start) p = last;  // the last blank belongs to the next word
   }
   return p;
 }
 
-// What a block of 64 bytes says about the starts of words in it.
+// The starts of words in a block of 64 bytes.
 struct BlockStarts {
   uint64_t starts;  // one bit for each
-  // Bits from here on may be wrong, as they depend on what follows the bytes that are understood.
+  // Bits from here on may be wrong: they depend on later bytes that are not classified.
   int64_t known;
 };
 
-// From how many bytes on behind the first one of a block starts are known, whatever comes before
-// the block: a contraction has up to three.
+// Starts are known from this offset of a block on, whatever precedes the block: a contraction has
+// up to three bytes.
 inline constexpr int64_t kBefore = 4;
 
-// Understands ASCII and U+2010 to U+2027: dashes, quotes and dots, which are other characters.
+// Classifies ASCII and U+2010 to U+2027 (dashes, quotes and dots, which count as other characters).
 inline BlockStarts starts_in_block(const char* p) {
   const AsciiBlock block(p);
   const uint64_t beyond_ascii = block.non_ascii();
@@ -128,8 +128,8 @@ inline BlockStarts starts_in_block(const char* p) {
 
 }  // namespace gpt2_split_detail
 
-// Calls emit(std::string_view piece) for the pieces of GPT-2's pre-tokenisation, in order; together
-// they are the text. The same as the matches of
+// Calls emit(std::string_view piece) for the pieces of GPT-2's pre-tokenisation, in order;
+// concatenated, they are the text. Equal to the matches of
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // Bytes that are not UTF-8 count as symbols.
 template <class Emit>
@@ -138,7 +138,7 @@ void gpt2_split(std::string_view text, const CharClasses& classes, const Emit& e
   const char* word = text.data();
   const char* const end = word + text.size();
   while (word < end) {
-    // Blocks overlap, so that each is understood without the one before it.
+    // Blocks overlap, so that each is classified independently of the previous one.
     const char* block = word;
     for (int64_t from = 1; end - block >= AsciiBlock::kBytes; from = detail::kBefore) {
       const auto [starts, known] = detail::starts_in_block(block);

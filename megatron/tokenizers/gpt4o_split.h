@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// The patterns that gpt4o_split cuts by: o200k's, and TikTokenizer's without contractions.
+// The patterns of gpt4o_split: o200k's, and TikTokenizer's without contractions.
 inline constexpr std::string_view kGpt4oPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
@@ -22,7 +22,7 @@ inline constexpr std::string_view kTikV2Pattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// What these patterns distinguish. Immutable, so thread safe.
+// Character classes of these patterns. Immutable, so thread safe.
 class CasedClasses {
  public:
   enum class Kind : uint8_t {
@@ -30,7 +30,7 @@ class CasedClasses {
     kUpper,    // Lu, Lt
     kLower,    // Ll
     kUncased,  // Lm, Lo: part of both
-    kMark,     // M: the same, but may also stand before a word
+    kMark,     // M: the same, but may also precede a word
     kNumber,
     kSpace,
   };
@@ -81,8 +81,8 @@ class CasedCursor {
   int64_t length_ = 0;
 };
 
-// The end of capitals and then at least one small letter, where letters without case are both; null
-// if they do not stand here.
+// The end of optional capitals and at least one small letter; uncased letters match both. Null if
+// they do not match here.
 inline const char* end_of_lower(CasedCursor at) {
   const char* end = nullptr;
   while (at.may_be_upper()) {
@@ -95,7 +95,7 @@ inline const char* end_of_lower(CasedCursor at) {
   return at.place();
 }
 
-// The end of at least one capital; null if none stands here.
+// The end of at least one capital; null if there is none.
 inline const char* end_of_upper(CasedCursor at) {
   const char* const start = at.place();
   while (at.may_be_upper()) at.next();
@@ -145,8 +145,8 @@ inline const char* end_of_gpt4o_word(const char* start, const char* end, const W
 }  // namespace word_rules_detail
 
 // Calls emit(std::string_view word) for the matches of kGpt4oPattern (max_digits 3) or
-// kTikV2Pattern (1, no contractions), in order; together they are the text.
-// REQUIRES: text is valid UTF-8, and cuts before capitals.
+// kTikV2Pattern (1, no contractions), in order; concatenated, they are the text. REQUIRES: text is
+// valid UTF-8, and cuts before capitals.
 template <class Emit>
 void gpt4o_split(std::string_view text, const WordRules& rules, const CasedClasses& classes,
                  const Emit& emit) {

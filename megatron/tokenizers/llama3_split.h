@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// The patterns that llama3_split cuts by, with digits in groups of up to three, or one by one.
+// The patterns of llama3_split, with digits in groups of up to three, or one by one.
 inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -22,14 +22,14 @@ inline constexpr std::string_view kTikV1Pattern =
 
 namespace word_rules_detail {
 
-// The end of the white space that begins at `start` and goes on to `end_of_run`, as one word.
+// The end of the word of white space that begins at `start`; the white space ends at `end_of_run`.
 inline const char* end_of_blanks(const char* start, const char* end_of_run, const char* end) {
   const char* p = end_of_run;
   while (p > start && !is_line_end(p[-1])) --p;
   if (p > start) return p;  // with the last end of a line
   if (end_of_run == end) return end;
   const char* const last = gpt2_split_detail::last_char(start, end_of_run);
-  return last > start ? last : end_of_run;  // the last blank goes with what follows
+  return last > start ? last : end_of_run;  // the last blank belongs to the next word
 }
 
 // The end of the word that starts at `start`. REQUIRES: start < end.
@@ -67,8 +67,8 @@ inline const char* end_of_llama3_word(const char* start, const char* end, const 
 }  // namespace word_rules_detail
 
 // Calls emit(std::string_view word) for the matches of kLlama3Pattern (max_digits 3), kQwen2Pattern
-// (1) or kTikV1Pattern (1, no contractions), in order; together they are the text.
-// REQUIRES: text is valid UTF-8, and no cuts before capitals.
+// (1) or kTikV1Pattern (1, no contractions), in order; concatenated, they are the text. REQUIRES:
+// text is valid UTF-8, and no cuts before capitals.
 template <class Emit>
 void llama3_split(std::string_view text, const WordRules& rules, const CharClasses& classes,
                   const Emit& emit) {

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-// The text is the ids: decimal numbers with one blank between them. For data whose ids were made
+// Text is a list of ids: decimal numbers separated by single blanks. For data that was tokenized
 // elsewhere.
 //
 // Compat: as in Megatron-LM core_r0.5.0, id V of --vocab-size V is the end of a document, and

@@ -9,14 +9,13 @@
 
 namespace megatron {
 
-// A word as symbols, and how often it occurs.
+// A word as symbols, and its frequency.
 struct CountedWord {
   std::vector<int32_t> symbols;
   int64_t count = 0;
 };
 
-// The counts of all adjacent pairs of symbols in some words, kept up to date while pairs are
-// merged.
+// Counts of all adjacent pairs of symbols in some words, updated as pairs are merged.
 class PairCounts {
  public:
   using Pair = std::pair<int32_t, int32_t>;
@@ -27,7 +26,7 @@ class PairCounts {
 
   explicit PairCounts(std::vector<CountedWord> words);
 
-  // The most frequent pair, among equals that of the lowest symbols; count 0 if there is none.
+  // The most frequent pair, ties to the lowest symbols; count 0 if there is none.
   Best best();
   // Replaces the pair by one symbol in all words.
   void merge(Pair pair, int32_t result);
@@ -42,7 +41,7 @@ class PairCounts {
   };
   struct Use {
     int64_t count = 0;
-    std::vector<size_t> words;  // where it occurs or once did; may repeat
+    std::vector<size_t> words;  // words where it occurs or did occur; may repeat
   };
   struct Worse {
     bool operator()(const Best& a, const Best& b) const {

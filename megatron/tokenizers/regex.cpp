@@ -46,7 +46,7 @@ constexpr std::array<Property, 11> kProperties = {{
     {"P", MG_PO},
 }};
 
-// What stands inside [ ] for \s, \d, \w and \h.
+// The class contents, inside [ ], for \s, \d, \w and \h.
 constexpr std::string_view kSpace =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr std::string_view kDigit = R"(\p{Nd})" MG_ND;
@@ -65,7 +65,7 @@ constexpr std::string_view kHexDigit = "0-9A-Fa-f";
 #undef MG_NO
 #undef MG_PO
 
-// Writes a pattern of the tokenizer files as one of PCRE2.
+// Translates a pattern of the tokenizer files to PCRE2's syntax.
 class Translation {
  public:
   explicit Translation(std::string_view pattern) : pattern_(pattern) {}
@@ -93,7 +93,7 @@ class Translation {
  private:
   bool is_posix_class() const { return depth_ > 0 && pattern_.substr(at_, 2) == "[:"; }
 
-  // The first character of a class may be ^, and after that ], which then stands for itself.
+  // The first character of a class may be ^, and the next may be a literal ].
   void open_class() {
     ++at_;
     const bool negated = at_ < pattern_.size() && pattern_[at_] == '^';
@@ -211,7 +211,7 @@ Regex::Regex(std::string_view pattern) : pattern_(pattern), code_(std::make_uniq
                     "\"{}\"; correct the pattern",
                     pattern, message_of(error), place, translated));
   }
-  // Without a compiler for this processor matching is slower and gives the same.
+  // Without a JIT for this processor matching is slower, with the same results.
   (void)pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);
 }
 

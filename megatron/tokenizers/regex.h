@@ -8,11 +8,11 @@
 
 namespace megatron {
 
-// A regular expression over UTF-8 text as tokenizer files write it, run by PCRE2 with its compiler
-// for machine code. Immutable, so thread safe.
+// A regular expression of a tokenizer file, over UTF-8 text, run by PCRE2's JIT. Immutable, so
+// thread safe.
 //
-// The files are written for another library, so the pattern is translated first:
-//   \s \w \d \p{L} \p{N} \p{M} and their parts are those of Unicode 15.0 (PCRE2 10.42 has 14.0);
+// The files use the syntax of other libraries, so the pattern is translated first:
+//   \s \w \d \p{L} \p{N} \p{M} and subclasses are those of Unicode 15.0 (PCRE2 10.42 has 14.0);
 //   a class inside a class, [a[bc]], means their union;
 //   \uHHHH is a code point; ^ and $ match at each line.
 class Regex {
@@ -27,7 +27,7 @@ class Regex {
     size_t begin = 0;
     size_t end = 0;
   };
-  // Replaces `matches` by all matches, from left to right. An empty match directly behind another
+  // Replaces `matches` by all matches, from left to right. An empty match directly after another
   // match does not count. REQUIRES: text is valid UTF-8.
   void find_all(std::string_view text, std::vector<Match>& matches) const;
 
@@ -37,7 +37,7 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// The pattern with every character that has a meaning escaped.
+// Escapes all metacharacters.
 std::string regex_escaped(std::string_view text);
 
 }  // namespace megatron

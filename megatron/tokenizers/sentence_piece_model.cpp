@@ -25,14 +25,15 @@ SentencePieceModel::SentencePieceModel(const std::string& file)
     : file_(file), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   const std::string bytes = read_text(file);
   if (!load(bytes)) {
-    throw FormatError(fmt::format(
-        "{}: this is no SentencePiece model; give a file such as tokenizer.model or spiece.model",
-        file));
+    throw FormatError(
+        fmt::format("{}: this is not a SentencePiece model; give a file such as tokenizer.model or "
+                    "spiece.model",
+                    file));
   }
   const SentencePieceSettings settings = read_sentence_piece_settings(bytes);
   removes_extra_blanks_ = settings.removes_extra_blanks;
   const bool bpe_has_words = settings.is_bpe && settings.charsmap.empty();
-  // Blanks that rules make are removed where words meet.
+  // Blanks produced by rules are removed at word boundaries.
   const bool unigram_has_words = settings.is_unigram && !settings.has_user_pieces &&
                                  !settings.falls_back_to_bytes && settings.removes_extra_blanks &&
                                  rules_keep_to_words(settings.charsmap);
@@ -42,7 +43,7 @@ SentencePieceModel::SentencePieceModel(const std::string& file)
 }
 
 bool SentencePieceModel::load(const std::string& bytes) {
-  // For the library no bytes are a model without pieces.
+  // The library accepts an empty file as a model without pieces.
   if (bytes.empty() || !is_sentence_piece_message(bytes)) return false;
   if (!has_sound_rules(bytes)) {
     throw FormatError(fmt::format(
@@ -128,7 +129,7 @@ std::string SentencePieceModel::bytes_of(int32_t id) const {
 
 std::optional<int32_t> SentencePieceModel::id_of(std::string_view piece) const {
   const int32_t id = processor_->PieceToId(piece);
-  // The library answers with the id of unknown pieces.
+  // The library returns the id of unknown pieces.
   if (id < 0 || id >= num_pieces() || this->piece(id) != piece) return std::nullopt;
   return id;
 }

@@ -21,7 +21,7 @@ namespace megatron {
 // Immutable, so thread safe.
 class SentencePieceModel {
  public:
-  // Throws IoError, or FormatError if the file is no such model.
+  // Throws IoError, or FormatError if the file is not such a model.
   explicit SentencePieceModel(const std::string& file);
   ~SentencePieceModel();
   SentencePieceModel(SentencePieceModel&& other) noexcept;
@@ -30,13 +30,13 @@ class SentencePieceModel {
   int32_t num_pieces() const;
   // Appends the ids of a text, without bos and eos.
   void encode(std::string_view text, std::vector<int32_t>& ids) const;
-  // Whether a text may be taken word by word, as pieces and changes of characters keep to words.
-  // Then cut_words() gives the words. The ids of a BPE model are those of the words, each encoded
-  // alone; for those of a Unigram model, ask unigram_words().
+  // True if a text can be encoded word by word (cut_words()): no piece or normalization spans two
+  // words. The ids of a BPE model are then those of its words, each encoded alone; for a Unigram
+  // model see unigram_words().
   bool has_words(std::string_view text) const;
-  // Null for a model that has no words or is no Unigram model.
+  // Null for a model that has no words or is not a Unigram model.
   const UnigramWords* unigram_words() const { return unigram_words_ ? &*unigram_words_ : nullptr; }
-  // A word with its characters changed and a mark of a blank before it. REQUIRES: unigram_words().
+  // A normalized word with U+2581 before it. REQUIRES: unigram_words().
   std::string normalized(std::string_view word) const;
   // Calls emit(word) for the words of a text, in order.
   // REQUIRES: has_words(text).
@@ -45,11 +45,11 @@ class SentencePieceModel {
   // REQUIRES: ids are in [0, num_pieces()).
   std::string decode(const std::vector<int32_t>& ids) const;
   const std::string& piece(int32_t id) const;
-  // The bytes that a piece adds to a text that has begun.
+  // The bytes of a piece inside a text.
   std::string bytes_of(int32_t id) const;
   std::optional<int32_t> id_of(std::string_view piece) const;
 
-  // Nothing if the model was made without the token.
+  // Nothing if the model has no such token.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;

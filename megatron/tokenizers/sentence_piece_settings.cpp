@@ -7,12 +7,12 @@
 namespace megatron {
 namespace {
 
-// A walk through the fields of a protobuf message.
+// Iterates over the fields of a protobuf message.
 class Message {
  public:
   explicit Message(std::string_view bytes) : rest_(bytes) {}
 
-  // Goes to the next field; false at the end, or where the message is broken.
+  // Advances to the next field; false at the end, or if the message is malformed.
   bool next() {
     if (rest_.empty()) return false;
     is_broken_ = !read_field();
@@ -44,7 +44,7 @@ class Message {
     }
   }
 
-  // Seven bits a byte, the lowest first; the upper bit says that more follow.
+  // A varint: seven bits per byte, lowest first; the upper bit is set if more follow.
   uint64_t read_number() {
     uint64_t value = 0;
     for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
@@ -113,8 +113,8 @@ void read_normalizer(Message normalizer, SentencePieceSettings& settings) {
   }
 }
 
-// Whether each step from each unit of the trie stays inside of it, and each replacement inside of
-// the texts, the last of which ends. The form of the bytes: hf/charsmap.h.
+// True if every transition of the trie stays inside it, and every replacement is inside the texts
+// and terminated. For the format see hf/charsmap.h.
 bool is_sound_charsmap(std::string_view bytes) {
   constexpr size_t kHead = sizeof(uint32_t);
   uint32_t trie_bytes = 0;

@@ -53,7 +53,7 @@ int32_t SentencePieceTokenizer::add_special(const std::string& text) {
     id = static_cast<int32_t>(vocab_size());
     added_.push_back(text);
   }
-  // A repeated text stays where it was first registered.
+  // A repeated text keeps its first registration.
   if (special_texts_.emplace(*id, text).second) specials_.push_back({text, *id});
   return *id;
 }
@@ -62,7 +62,7 @@ template <class EncodePart>
 void SentencePieceTokenizer::append(std::string_view text, std::vector<int32_t>& ids,
                                     const EncodePart& encode_part) const {
   if (options_.kind == Kind::kLlama2) ids.push_back(*model_.bos_id());
-  // Where each special comes next; a place is looked up again only when the text has passed it.
+  // The next position of each special token; searched again only after it has been passed.
   std::vector<size_t> next(specials_.size(), 0);
   for (size_t i = 0; i < specials_.size(); ++i) next[i] = text.find(specials_[i].text);
   size_t at = 0;
@@ -100,7 +100,8 @@ class SentencePieceTokenizer::TextEncoder final : public Encoder {
     batch_.append(text, ids, encode, [&](const auto& emit) { model.cut_words(text, emit); });
   }
 
-  // The table holds, before the pieces of a word, the bits of the score up to which they hold.
+  // The table stores, before the pieces of a word, the bits of the score up to which they are
+  // valid.
   void encode_unigram(std::string_view text, std::vector<int32_t>& ids) {
     const SentencePieceModel& model = tokenizer_.model_;
     const UnigramWords& words = *model.unigram_words();

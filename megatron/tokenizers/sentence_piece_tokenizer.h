@@ -15,7 +15,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     // and eos or else <PAD>, <BOS>, <EOS>, then <extra_id_0>, ..., each unless it is there. These
     // are special in text; the text between them is encoded part by part.
     kWithSpecials,
-    // GPTSentencePieceTokenizer: the model as it is.
+    // GPTSentencePieceTokenizer: the unmodified model.
     kPlain,
     // Llama2Tokenizer: the same, and every text begins with bos, the empty one too.
     // Compat: Megatron-LM core_r0.5.0; later versions add no bos.
@@ -26,7 +26,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     int64_t vocab_extra_ids = 0;  // kWithSpecials only
   };
 
-  // Throws IoError, FormatError, and ConfigError for extra ids of a kind that has none.
+  // Throws IoError, FormatError, and ConfigError for extra ids with a kind that does not support
+  // them.
   SentencePieceTokenizer(const std::string& model_file, Options options);
   ~SentencePieceTokenizer() override;
 
@@ -49,14 +50,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Registers a special token; it gets the next id if the vocabulary lacks it.
   int32_t add_special(const std::string& text);
   void add_all_specials();
-  // Calls encode_part(text) for the text between special tokens, and appends their ids.
+  // Calls encode_part(text) for the text between special tokens, and appends the ids of these
+  // tokens.
   template <class EncodePart>
   void append(std::string_view text, std::vector<int32_t>& ids,
               const EncodePart& encode_part) const;
 
   SentencePieceModel model_;
   Options options_;
-  std::vector<std::string> added_;                          // what follows the pieces of the model
+  std::vector<std::string> added_;                          // tokens after the model's pieces
   std::vector<Special> specials_;                           // in the order of their registration
   std::unordered_map<int32_t, std::string> special_texts_;  // by id
   std::vector<int32_t> sentinels_;

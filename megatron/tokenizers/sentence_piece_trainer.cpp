@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-// The library leaves longer sentences out; these are cut instead.
+// The library skips longer sentences; they are split here instead.
 constexpr size_t kMaxSentence = 4096;
 
 class Sentences final : public sentencepiece::SentenceIterator {
@@ -27,7 +27,7 @@ class Sentences final : public sentencepiece::SentenceIterator {
   size_t at_ = 0;
 };
 
-// Where a sentence that begins at `begin` is cut: behind a blank if there is one.
+// Where to split a sentence that begins at `begin`: after a blank if there is one.
 size_t end_of_part(std::string_view line, size_t begin) {
   if (line.size() - begin <= kMaxSentence) return line.size();
   const size_t blank = line.rfind(' ', begin + kMaxSentence);
@@ -56,7 +56,7 @@ std::string SentencePieceModelTrainer::train(const Options& options) const {
   if (sentences_.empty()) {
     throw ConfigError("the input holds no text to learn from; give files that hold some");
   }
-  // One thread, so that the result is the same everywhere.
+  // One thread, for reproducible results.
   const std::unordered_map<std::string, std::string> settings = {
       {"model_type", options.unigram ? "unigram" : "bpe"},
       {"vocab_size", std::to_string(options.vocab_size)},

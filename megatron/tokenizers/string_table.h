@@ -8,15 +8,14 @@
 
 namespace megatron {
 
-// Strings and their places 0, 1, 2, ..., in the order in which they came, in a few pieces of
-// memory: a vocabulary is read faster than into nodes. Filled first, then read by any number of
-// threads.
+// Maps strings to indices 0, 1, 2, ... in the order of insertion, in a few blocks of memory: a
+// vocabulary loads faster than into a map of nodes. Thread safe for reading once it is filled.
 class StringTable {
  public:
   StringTable();
 
   void reserve(size_t num_strings);
-  // The place of a string, a new one if it is not there.
+  // The index of a string; inserts it if it is new.
   size_t insert(std::string_view key);
   std::optional<size_t> find(std::string_view key) const;
   size_t size() const { return entries_.size(); }
@@ -36,12 +35,12 @@ class StringTable {
     int32_t place = -1;
   };
 
-  // The slot of the string, or the free one where it belongs.
+  // The slot of the string, or the free slot for it.
   size_t slot_of(std::string_view key, uint64_t hash) const;
   void grow(size_t num_slots);
 
   std::vector<Entry> entries_;
-  std::vector<Slot> slots_;  // a power of two, at most half of them taken
+  std::vector<Slot> slots_;  // a power of two, at most half full
   std::string bytes_;
 };
 

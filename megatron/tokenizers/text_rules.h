@@ -7,7 +7,7 @@ namespace megatron {
 
 void replace_all(std::string& text, std::string_view from, std::string_view to);
 
-// Whether " do not" becomes " don't", as the decoder of WordPiece in tokenizer.json has it.
+// Replaces " do not" by " don't", as the WordPiece decoder in tokenizer.json.
 enum class BlankRules { kPlain, kWithDoNot };
 
 // Removes the blanks that joining words leaves before . ? ! , n't 'm 's 've 're and around '.

@@ -80,7 +80,7 @@ std::vector<std::string> read_tokens(const std::string& file, int64_t count) {
   return tokens;
 }
 
-// Each way to make a token of two others; all ways have the rank of the token. Symbols are ranks.
+// All merges of two tokens into a third, with the rank of the result. Symbols are ranks.
 std::vector<BpeMerge> merges_of(const std::vector<std::string>& tokens) {
   std::unordered_map<std::string_view, int32_t> ranks;
   for (size_t rank = 0; rank < tokens.size(); ++rank) {

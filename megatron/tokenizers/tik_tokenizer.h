@@ -21,8 +21,8 @@ class TikTokenizer final : public Tokenizer {
   struct Options {
     Pattern pattern = Pattern::kV2;
     int64_t num_special_tokens = 1000;  // filled up with <SPECIAL_i>
-    int64_t vocab_size = 0;             // with the special ones; 0: 131072
-    // Empty: <unk> <s> </s> <mask> <pad> <cls> <sep>, which another list must contain.
+    int64_t vocab_size = 0;             // including special tokens; 0: 131072
+    // Empty: <unk> <s> </s> <mask> <pad> <cls> <sep>, which any other list must contain.
     std::vector<std::string> special_tokens = {};
   };
 
@@ -50,10 +50,10 @@ class TikTokenizer final : public Tokenizer {
   std::string model_file_;
   Options options_;
   std::vector<std::string> tokens_;               // by id, as bytes
-  std::unordered_map<std::string, int32_t> ids_;  // of tokens that are no special ones
+  std::unordered_map<std::string, int32_t> ids_;  // of all but the special tokens
   ByteTrie specials_;
   std::array<bool, 256> begins_special_{};  // by byte
-  // By the pattern: one of them.
+  // The splitter of the pattern.
   std::optional<CharClasses> classes_;
   std::optional<CasedClasses> cased_classes_;
   BpeMerges merges_;

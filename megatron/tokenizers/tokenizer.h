@@ -11,20 +11,20 @@
 
 namespace megatron {
 
-// Ids with a meaning of their own. Which of them a tokenizer has depends on its type.
+// Special tokens. Which of them a tokenizer has depends on its type.
 enum class SpecialToken { kCls, kSep, kMask, kPad, kBos, kEos, kEod };
 // "cls", "sep", ...
 std::string_view name_of(SpecialToken token);
 
-// What identifies a tokenizer in the description that index caches are named after.
+// Identifies a tokenizer in the description that names index caches.
 struct TokenizerDescription {
   std::string class_name;                                    // "_GPT2BPETokenizer"
   std::vector<std::optional<std::string>> tokenizer_path;    // the file arguments as given
   std::vector<std::pair<std::string, std::string>> options;  // e.g. {"vocab_extra_ids", "0"}
 };
 
-// Turns text into ids for one thread, remembering the words it has met: the fast way to encode
-// much text. Must not outlive its tokenizer.
+// Encodes text with a cache of words: the fast way to encode much text. For one thread. Must not
+// outlive its tokenizer.
 class Encoder {
  public:
   virtual ~Encoder() = default;
@@ -40,14 +40,14 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   virtual std::unique_ptr<Encoder> make_encoder() const = 0;
-  // The ids of one text, for callers with little of it.
+  // The ids of one text, for small amounts of text.
   virtual std::vector<int32_t> encode(std::string_view text) const;
-  // The text of ids; bytes that are no UTF-8 become U+FFFD. Throws FormatError on an unknown id.
+  // The text of ids; bytes that are not UTF-8 become U+FFFD. Throws FormatError on an unknown id.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
-  // The bytes that an id adds to a text that has begun: " the", or a part of a character. Empty if
-  // it has none. By default decode() of the id alone.
+  // The bytes of an id inside a text: " the", or part of a character. May be empty. By default
+  // decode() of the id alone.
   virtual std::string token_bytes(int32_t id) const;
-  // An id as the vocabulary writes it: "##ing", "<extra_id_0>". Throws FormatError on an unknown
+  // An id as written in the vocabulary: "##ing", "<extra_id_0>". Throws FormatError on an unknown
   // id.
   virtual std::string piece(int32_t id) const = 0;
   // The reverse; nothing if the vocabulary has no such entry.
@@ -60,7 +60,7 @@ class Tokenizer {
   int32_t required_id(SpecialToken token) const;
   // The id that ends a document.
   int32_t eod() const { return required_id(SpecialToken::kEod); }
-  // The ids of <extra_id_0>, <extra_id_1>, ..., which stand for spans that a T5 fills in.
+  // The ids of <extra_id_0>, <extra_id_1>, ..., the sentinels of masked spans of a T5.
   virtual std::vector<int32_t> sentinel_ids() const { return {}; }
   // The same; throws ConfigError with the remedy if there are fewer than `count`.
   std::vector<int32_t> required_sentinel_ids(int64_t count) const;
@@ -72,13 +72,14 @@ class Tokenizer {
   virtual TokenizerDescription description() const = 0;
 };
 
-// Names are Megatron's flag names without the dashes; an empty text is a flag that was not given.
+// Names are Megatron's flag names without the dashes; an empty value means a flag that was not
+// given.
 struct TokenizerConfig {
   std::string tokenizer_type = {};
   std::string vocab_file = {};
   std::string merge_file = {};
-  // A SentencePiece model, a tokenizer.json, a TikToken list, or a directory with what the type
-  // needs.
+  // A SentencePiece model, a tokenizer.json, a TikToken list, or a directory with the files of the
+  // type.
   std::string tokenizer_model = {};
   int64_t vocab_size = 0;  // NullTokenizer and TikTokenizer; 0: not given
   int64_t vocab_extra_ids = 0;
@@ -90,14 +91,14 @@ struct TokenizerConfig {
   bool operator==(const TokenizerConfig&) const = default;
 };
 
-// The values of --tokenizer-type that make_tokenizer knows.
+// The values of --tokenizer-type that make_tokenizer supports.
 std::vector<std::string> known_tokenizer_types();
 
 // Throws ConfigError on an unknown type or a missing flag, IoError and FormatError on bad files.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config);
 
-// The least multiple of make_vocab_size_divisible_by * tensor_parallel_size that is >= vocab_size.
-// Throws ConfigError unless all three are positive.
+// The smallest multiple of make_vocab_size_divisible_by * tensor_parallel_size that is >=
+// vocab_size. Throws ConfigError unless all three are positive.
 int64_t padded_vocab_size(int64_t vocab_size, int64_t make_vocab_size_divisible_by,
                           int64_t tensor_parallel_size);
 

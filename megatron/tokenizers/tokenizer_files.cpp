@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFlagsFile = "tokenizer_flags.json";
 
-// What lies in the folder of a Hugging Face or GPT-2 tokenizer.
+// Files in the folder of a Hugging Face or GPT-2 tokenizer.
 constexpr const char* kFolderFiles[] = {
     "tokenizer.json",
     "tokenizer_config.json",
@@ -40,14 +40,14 @@ bool is_hugging_face(const TokenizerConfig& config) {
          config.tokenizer_type == "PretrainedFromHF";
 }
 
-// Is it a file that people edit?
+// True for a file that people edit.
 bool is_settings_file(const fs::path& file) {
   const fs::path name = file.filename();
   return name == "tokenizer_config.json" || name == "special_tokens_map.json" ||
          name.extension() == ".jinja";
 }
 
-// How the copy of --tokenizer-model is called.
+// The name of the copy of --tokenizer-model.
 std::string model_name(const TokenizerConfig& config) {
   return config.tokenizer_type == "TikTokenizer" || is_hugging_face(config) ? "tokenizer.json"
                                                                             : "tokenizer.model";
@@ -148,7 +148,7 @@ std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
     std::vector<TokenizerFile> all = files_of_tokenizer_folder(fs::absolute(model).parent_path());
     files.insert(files.end(), all.begin(), all.end());
   }
-  // The file itself, whatever it is called, and not a neighbour of the name that its copy gets.
+  // The file itself, whatever its name, and not a neighbour with the name of its copy.
   std::erase_if(files, [&](const TokenizerFile& file) { return file.name == model_name(config); });
   add(model, model_name(config));
   return files;

@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// One code point of UTF-8 text and the bytes it takes.
+// One code point of UTF-8 text and its length in bytes.
 struct CodePoint {
   char32_t value = 0;
   int64_t length = 0;
@@ -31,7 +31,7 @@ std::string with_valid_utf8(std::string_view text);
 // Code points of valid UTF-8.
 int64_t num_characters(std::string_view text);
 
-// What the byte-level pre-tokenizers distinguish.
+// Character classes of the byte-level pre-tokenizers.
 enum class CharClass : uint8_t {
   kOther,     // marks, punctuation, symbols, controls, unassigned
   kLetter,    // \p{L}

@@ -82,7 +82,7 @@ uint8_t combining_class(char32_t value) {
       utf8proc_get_property(static_cast<utf8proc_int32_t>(value))->combining_class);
 }
 
-// Marks behind one base go by their combining class (Unicode 15.0, D109).
+// Marks after one base are ordered by their combining class (Unicode 15.0, D109).
 void order_marks(std::u32string& text) {
   const auto is_base = [](char32_t c) { return combining_class(c) == 0; };
   for (auto begin = text.begin(); begin != text.end();) {

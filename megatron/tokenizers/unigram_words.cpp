@@ -11,7 +11,7 @@
 namespace megatron {
 namespace {
 
-// The pieces of the way to the end of a word that `nodes` hold, in order.
+// The pieces on the best path of `nodes`, in order.
 template <class Node>
 void append_way(const std::vector<Node>& nodes, std::vector<int32_t>& ids) {
   const size_t first = ids.size();
@@ -69,10 +69,10 @@ void UnigramWords::divide(std::string_view word, float before, std::vector<int32
   nodes[0].score = before;
   for_each_piece(word, [&](int64_t begin, int64_t end, int32_t id) {
     Node& node = nodes[static_cast<size_t>(end)];
-    // The library compares before it rounds, but for unknown characters.
+    // The library compares before it rounds, except for unknown characters.
     double sum = double{nodes[static_cast<size_t>(begin)].score} + double{score(id)};
     if (id == unknown_id_) sum = static_cast<float>(sum);
-    // Among equals the earlier one stays.
+    // Ties go to the earlier one.
     if (node.begin >= 0 && sum <= node.score) return;
     node = {static_cast<float>(sum), id, begin};
   });
@@ -149,7 +149,7 @@ class RuleTrie {
     }
     return false;
   }
-  // Whether no blank follows the way to a node.
+  // True if no blank follows the path to a node.
   bool is_clear_of_blanks(uint32_t start) {
     std::vector<uint32_t> open = {start};
     while (!open.empty()) {

@@ -9,17 +9,17 @@
 
 namespace megatron {
 
-// The most probable division of a text into pieces that have log probabilities (Kudo 2018,
-// arXiv:1804.10959), word by word, exactly as the SentencePiece library finds it.
+// The most probable segmentation of a text into pieces with log probabilities (Kudo 2018,
+// arXiv:1804.10959), word by word, identical to that of the SentencePiece library.
 //
-// The library sums scores in fp32 from the beginning of the text on, so that rounding decides
-// between divisions of a word whose scores are close, and a word may be divided in another way
-// behind another text. So a division carries the largest sum behind which rounding cannot change
-// it. Immutable after construction, so thread safe.
+// The library sums scores in fp32 from the beginning of the text, so rounding decides between
+// segmentations of a word with close scores, and the same word may be segmented differently after
+// another text. A result therefore includes the largest preceding sum up to which rounding cannot
+// change it. Immutable after construction, so thread safe.
 class UnigramWords {
  public:
-  // A character that is no piece is unknown, and ranks far behind the least probable piece.
-  // REQUIRES: add_piece() is called once for each piece that text may become.
+  // A character that is not a piece is unknown, and much less probable than any piece. REQUIRES:
+  // add_piece() is called once for each piece.
   explicit UnigramWords(int32_t unknown_id) : unknown_id_(unknown_id) {}
   void add_piece(std::string_view piece, int32_t id, float score);
 
@@ -27,17 +27,17 @@ class UnigramWords {
   float score(int32_t id) const {
     return id == unknown_id_ ? unknown_score() : scores_[static_cast<size_t>(id)];
   }
-  // Appends the best division of a word behind a text of the score `before`; a run of unknown
-  // characters is as many unknown pieces. REQUIRES: valid UTF-8.
+  // Appends the best segmentation of a word after a text with the score `before`; each unknown
+  // character becomes an unknown piece. REQUIRES: valid UTF-8.
   void divide(std::string_view word, float before, std::vector<int32_t>& ids) const;
-  // Appends the best division that rounding allows for each |before| less than the result: that of
-  // exact sums. Not more than 0: for none.
+  // Appends the best segmentation by exact sums. It is the library's for each |before| below the
+  // returned bound; for none if that is not positive.
   float divide_exactly(std::string_view word, std::vector<int32_t>& ids) const;
 
  private:
   float unknown_score() const { return least_score_ - 10; }
-  // Calls consider(begin, end, id) for the pieces of the word, by their begin, then by their
-  // length. Returns the number of characters.
+  // Calls consider(begin, end, id) for the pieces of the word, ordered by begin, then by length.
+  // Returns the number of characters.
   template <class Consider>
   int64_t for_each_piece(std::string_view word, const Consider& consider) const;
 
@@ -48,8 +48,8 @@ class UnigramWords {
   ByteTrie trie_;
 };
 
-// Whether the rules of a SentencePiece normalizer change each word of a text alone: none has a
-// blank in it but for the one of a blank alone, none makes U+2581 or two blanks. True for no rules.
+// True if a SentencePiece normalizer changes each word of a text independently: no rule contains a
+// blank, except one for a single blank, and none produces U+2581 or two blanks. True without rules.
 bool rules_keep_to_words(std::string_view charsmap);
 
 }  // namespace megatron

@@ -18,8 +18,7 @@ namespace megatron {
 
 static_assert(std::endian::native == std::endian::little, "WordKey masks the upper bytes");
 
-// What a WordCache compares first. A word of up to kMaxBytes bytes is its key; the keys of longer
-// words only hash them.
+// Key of a word in WordCache: the word itself up to kMaxBytes bytes; a hash for longer words.
 struct WordKey {
   static constexpr size_t kMaxBytes = 15;
 
@@ -34,7 +33,7 @@ struct WordKey {
     return ((low ^ other.low) | (high ^ other.high)) == 0;
   }
   bool is_long() const { return high >> 56 == kLong; }
-  // Its upper bits choose the slot.
+  // The upper bits choose the slot.
   uint64_t hash() const { return low * 0x9E3779B97F4A7C15u + high * 0xC2B2AE3D27D4EB4Fu; }
 
  private:
@@ -63,12 +62,12 @@ struct WordKey {
   static WordKey of_long(std::string_view word);
 };
 
-// Remembers the ids of words. Exact: a word is found only if all its bytes are equal. Bounded: a
-// cache that is full forgets words. One thread.
+// Caches the ids of words. Exact: a hit needs all bytes equal. Bounded: a full cache evicts words.
+// Not thread safe.
 //
-// One table of slots of 32 bytes, two in a cache line. A word lies in the first of kWindow slots,
-// from the line that its hash chooses on, that was free. Up to three ids lie in the slot; more ids,
-// and the bytes of long words, lie in two side arrays.
+// A table of 32-byte slots, two per cache line. A word is in the first slot that was free of the
+// kWindow slots from its hash's cache line on. A slot holds up to three ids; longer lists of ids,
+// and the bytes of long words, are in two side arrays.
 class WordCache {
  public:
   static constexpr size_t kMaxInlineIds = 3;
@@ -84,25 +83,25 @@ class WordCache {
   // Starts small and grows to at most 2^log2_slots slots. REQUIRES: 5 < log2_slots < 32.
   explicit WordCache(int log2_slots = kDefaultLog2Slots);
 
-  // The table as it is until the next insert(), for many words: a copy of what leads to a slot can
-  // stay in registers.
+  // A read-only view of the table, valid until the next insert(), whose members can stay in
+  // registers.
   class Reader {
    public:
     explicit Reader(const WordCache& cache) : slots_(cache.slots_.data()), shift_(cache.shift_) {}
 
-    // The slot of a word with its ids inline; null if the word is not there, or not so.
+    // The slot of a word whose ids are inline; null otherwise.
     const Slot* find_inline(const WordKey& key, uint64_t hash) const {
       const Slot* slot = slots_ + first_slot(hash, shift_);
       const Slot* const end = slot + kWindow;
       do {
-        // Without a branch, as nothing predicts which slot of a line it is.
+        // Branch-free: the slot within a line is unpredictable.
         const Slot* const candidate = slot + (slot[1].key == key ? 1 : 0);
         if (candidate->key == key) return candidate->num_ids == kAside ? nullptr : candidate;
         slot += kLineSlots;
       } while (slot < end && !slot[-1].is_free());
       return nullptr;
     }
-    // Fetches what find_inline() reads first.
+    // Prefetches the first cache line that find_inline() reads.
     void prefetch(uint64_t hash) const { __builtin_prefetch(slots_ + first_slot(hash, shift_)); }
 
    private:
@@ -110,9 +109,9 @@ class WordCache {
     int shift_;
   };
 
-  // Whether the word is known. Its ids go to `ids`, good until the next insert().
+  // True if the word is cached; sets `ids`, valid until the next insert().
   bool find(std::string_view word, const WordKey& key, std::span<const int32_t>& ids) const;
-  // REQUIRES: the word is not known.
+  // REQUIRES: the word is not cached.
   void insert(std::string_view word, const WordKey& key, std::span<const int32_t> ids);
 
  private:
@@ -120,14 +119,14 @@ class WordCache {
   static constexpr size_t kWindow = 8;
   static constexpr size_t kLineSlots = 2;
   static constexpr int32_t kAside = -1;
-  // Longer words are not kept: a text rarely repeats them.
+  // Longer words are not cached: texts rarely repeat them.
   static constexpr size_t kMaxBytes = 256;
   static constexpr size_t kMaxAside = size_t{1} << 21;  // of ids, and of bytes
 
   // The first of a line.
   static size_t first_slot(uint64_t hash, int shift) { return hash >> shift & ~(kLineSlots - 1); }
   void clear(int log2_slots);
-  // The slot for a new word: a free one, or that of a word to be forgotten.
+  // The slot for a new word: a free one, or that of a word to evict.
   Slot& slot_for(const WordKey& key);
   bool may_grow() const;
   void grow();
@@ -136,28 +135,28 @@ class WordCache {
   int shift_ = 0;  // of a 64-bit hash, to a slot
   size_t num_words_ = 0;
   size_t next_victim_ = 0;
-  CacheLineVector<Slot> slots_;  // kWindow more than the hash chooses from
+  CacheLineVector<Slot> slots_;  // kWindow more than the range of the hash
   std::vector<int32_t> aside_ids_;
   std::string aside_bytes_;
 };
 
-// Words on their way through a WordCache, in order. The table of a cache is larger than the fast
-// memory of a core; a batch asks for the lines of all its words at once and waits once.
+// A batch of words to look up in a WordCache, in order. The table is larger than a core's caches; a
+// batch prefetches the cache lines of all its words, so that their latencies overlap.
 class WordBatch {
  public:
   explicit WordBatch(WordCache& cache) : cache_(cache) {}
 
   // Appends the ids of the words of `text`: cut(emit) calls emit(word) for each, in order.
-  // encode(word, ids) appends the ids of a word that the cache does not know, to ids that are empty
-  // before. REQUIRES: the words lie in `text`.
+  // encode(word, ids) computes the ids of an uncached word into an empty `ids`. REQUIRES: the words
+  // are in `text`.
   template <class Encode, class Cut>
   void append(std::string_view text, std::vector<int32_t>& ids, const Encode& encode,
               const Cut& cut) {
     cut(emit_for(text, ids, encode));
     drain(ids, encode);
   }
-  // Such an emit, for texts that share a batch; drain() follows the last. It takes the words of a
-  // block at once, see emit_words().
+  // The emit object, for texts that share a batch; call drain() after the last. It takes the words
+  // of a block in one call, see emit_words().
   template <class Encode>
   auto emit_for(std::string_view text, std::vector<int32_t>& ids, const Encode& encode) {
     return make_emit(text, [this, &ids, &encode] { drain(ids, encode); });
@@ -172,7 +171,7 @@ class WordBatch {
 
   bool is_full() const { return size_ > kMaxWords - AsciiBlock::kBytes; }
   // REQUIRES: not full; the word is not empty, at least `readable` bytes from word.data() on may be
-  // read, and they stay until drain().
+  // read until drain().
   void add(std::string_view word, int64_t readable) {
     words_[size_++] = {word.data(), static_cast<int64_t>(word.size()), readable};
   }
@@ -180,7 +179,7 @@ class WordBatch {
   template <class Encode>
   void drain(std::vector<int32_t>& ids, const Encode& encode) {
     constexpr size_t kInline = WordCache::kMaxInlineIds;
-    // Room for the ids of words with more, too, unless there are many.
+    // Usually enough room for words with more ids, too.
     std::array<int32_t, kMaxWords * kInline + 256> known_ids;
     size_t used = 0;
     const size_t count = look_ahead();
@@ -221,7 +220,7 @@ class WordBatch {
     uint64_t hash;
   };
 
-  // Hands words to a batch.
+  // Adds words to a batch.
   template <class Drain>
   struct Emit {
     WordBatch& batch;
@@ -246,7 +245,7 @@ class WordBatch {
     const auto count = static_cast<size_t>(std::popcount(ends));
     Word* const words = words_.data() + size_;
     const char* word = begin;
-    // Eight at once, of which some may not count: how many there are cannot be predicted.
+    // Always eight, of which some are unused: their number is unpredictable.
     for (size_t done = 0; done < count; done += 8) {
 #pragma GCC unroll 8
       for (size_t i = done; i < done + 8; ++i) {
@@ -259,8 +258,8 @@ class WordBatch {
     size_ += count;
     begin = words_[size_ - 1].data + words_[size_ - 1].size;
   }
-  // Asks for the lines of all words, and returns how many these are. The batch is empty for the
-  // next words, also if one of these cannot be encoded.
+  // Prefetches the lines of all words, and returns their number. Empties the batch, even if
+  // encoding a word then fails.
   size_t look_ahead() {
     const size_t count = std::exchange(size_, 0);
     const WordCache::Reader reader(cache_);
@@ -289,7 +288,7 @@ class WordBatch {
   }
 
   WordCache& cache_;
-  std::array<Word, kMaxWords + 8> words_;  // 8 that do not count
+  std::array<Word, kMaxWords + 8> words_;  // 8 unused ones at the end
   std::array<Look, kMaxWords> looks_;
   size_t size_ = 0;
   std::vector<int32_t> fresh_;

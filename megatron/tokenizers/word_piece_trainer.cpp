@@ -13,7 +13,8 @@
 namespace megatron {
 namespace {
 
-// Rarer characters are unknown: a text of all languages would fill the vocabulary with them.
+// Rarer characters are unknown; otherwise multilingual text would fill the vocabulary with
+// characters.
 constexpr size_t kMaxCharacters = 1000;
 // Longer words are unknown to BertTokenizer.
 constexpr size_t kMaxWord = 200;
@@ -44,7 +45,7 @@ std::vector<char32_t> alphabet_of(const std::vector<Word>& words) {
   return alphabet;
 }
 
-// The pieces, and their ids while more are made.
+// The pieces and their ids, during training.
 class Pieces {
  public:
   int32_t add(const std::string& piece) {

@@ -12,10 +12,9 @@
 namespace megatron {
 
 // Learns a vocabulary for BertTokenizer from text: [PAD], [UNK], [CLS], [SEP], [MASK], the most
-// frequent characters, each at the beginning of a word and, as ##c, behind it, then pieces made by
-// merging the adjacent pair that is most frequent within the words of all texts; among equals the
-// one with the lowest left, then right id. So the result depends only on the texts, not on their
-// order, and is the same everywhere.
+// frequent characters, each at the beginning of a word and, as ##c, after it, then pieces made by
+// merging the most frequent adjacent pair within the words of all texts; ties go to the lowest
+// left, then right id. So the result depends only on the texts, not on their order or the machine.
 class WordPieceTrainer {
  public:
   explicit WordPieceTrainer(bool lower_case) : words_(lower_case) {}
@@ -32,7 +31,7 @@ class WordPieceTrainer {
   std::unordered_map<std::string, int64_t> word_counts_;
 };
 
-// Writes vocab.txt, as a whole, into a folder, which is made if it is not there. Throws IoError.
+// Writes vocab.txt atomically into a folder, creating it if needed. Throws IoError.
 void write_bert_vocabulary(const std::vector<std::string>& pieces,
                            const std::filesystem::path& folder);
 

@@ -8,15 +8,15 @@
 
 namespace megatron {
 
-// In what the patterns of Llama-3, Qwen-2, GPT-4o and TikTokenizer differ. They share: a word of
-// letters takes one character that is no letter, number or end of a line along, before it; other
-// characters take a blank before them and the ends of lines behind them along; white space ends
-// with its last end of a line, or leaves its last blank to what follows.
+// Differences between the patterns of Llama-3, Qwen-2, GPT-4o and TikTokenizer. In all of them a
+// word of letters includes one preceding character that is not a letter, number or line end; other
+// characters include a preceding blank and the line ends after them; white space ends with its last
+// line end, or leaves its last blank to the next word.
 struct WordRules {
   int max_digits = 3;              // of a number
   bool has_contractions = true;    // 's 't 're 've 'm 'll 'd in either case
-  bool cuts_before_upper = false;  // between a small letter and a capital; contractions then belong
-                                   // to the word before them and / belongs to the ends of lines
+  bool cuts_before_upper = false;  // splits before a capital after a small letter; contractions
+                                   // belong to the word before them, and / to the line ends
 };
 
 namespace word_rules_detail {
@@ -38,7 +38,7 @@ inline int64_t contraction_length(const char* p, const char* end) {
 
 inline uint64_t firsts_of_runs(uint64_t set) { return set & ~(set << 1); }
 
-// The bit `at`, or none if it lies outside.
+// The bit `at`, or none if it is out of range.
 inline uint64_t bit_at(int64_t at) { return at < 64 ? uint64_t{1} << at : 0; }
 
 // The first digits of groups of `max_digits`.
@@ -69,9 +69,9 @@ inline uint64_t with_contractions(uint64_t starts, uint64_t apostrophes, const c
   return starts;
 }
 
-// The starts of words in the 64 bytes at `p`, which starts a word itself: one bit for each start
-// behind p. Understands ASCII and the signs of firsts_of_signs(). Leaves out the starts that depend
-// on what follows, and all if they depend on more than a few neighbours.
+// The starts of words in the 64 bytes at `p`, itself a start: one bit for each start after p.
+// Classifies ASCII and the signs of firsts_of_signs(). Omits starts that depend on later bytes, and
+// all starts if they depend on more than a few neighbours.
 inline uint64_t starts_in_block(const char* p, const WordRules& rules) {
   const AsciiBlock block(p);
   const uint64_t beyond_ascii = block.non_ascii();
@@ -116,8 +116,8 @@ inline uint64_t starts_in_block(const char* p, const WordRules& rules) {
   return starts & known & ~uint64_t{1};
 }
 
-// Calls emit(word) for the words that end_of_word(p) finds one by one; long stretches of ASCII are
-// cut 64 bytes at a time.
+// Calls emit(word) for the words that end_of_word(p) finds one by one; long runs of ASCII are split
+// 64 bytes at a time.
 template <class EndOfWord, class Emit>
 void cut_words(std::string_view text, const WordRules& rules, const EndOfWord& end_of_word,
                const Emit& emit) {

@@ -97,7 +97,7 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
   if (c.position_embedding_type == PositionEmbedding::kRope) bytes += 8 * (q + k);
   if (c.fp8.is_on()) return bytes;  // the passes that quantise do the rest
   const bool is_tanh = c.activation == Activation::kGeluTanh;
-  const bool derives_in_product = is_tanh && c.hidden_size >= kernels::kFewestTermsOfGeluGradient;
+  const bool derives_in_product = is_tanh && c.hidden_size >= kernels::kMinGeluGradientTerms;
   if (c.is_gated()) {
     bytes += 16 * f;
   } else if (!is_tanh) {

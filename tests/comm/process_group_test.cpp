@@ -86,13 +86,13 @@ TEST(ProcessGroupTest, PartsAreReadBetweenMeetingAndParting) {
         const auto group = made(world);
         for (int round = 0; round < 300; ++round) {
           const std::array<int, 2> mine = {world.rank(), round};
-          group->meet(kMeeting, bytes_of(mine));
+          group->enter(kMeeting, bytes_of(mine));
           for (int member = 0; member < world.size(); ++member) {
             std::array<int, 2> theirs{};
             std::memcpy(theirs.data(), group->part_of(member), sizeof(theirs));
             ASSERT_EQ(theirs, (std::array<int, 2>{member, round}));
           }
-          group->part();
+          group->leave();
         }
       },
       kProcessGroupOptions);
@@ -106,11 +106,11 @@ TEST(ProcessGroupTest, ItsMemoryIsNobodyElses) {
         ASSERT_EQ(group->extra().size(), 8192u);
         EXPECT_EQ(reinterpret_cast<uintptr_t>(group->extra().data()) % 4096, 0u);
         if (world.rank() == 0) group->extra()[4999] = std::byte{3};
-        group->meet(kMeeting, {});  // all have opened it, so its name is gone
+        group->enter(kMeeting, {});  // all have opened it, so its name is gone
         EXPECT_THROW(SharedSegment::open(group->segment().name(), group->segment().bytes()),
                      CommError);
         EXPECT_EQ(group->extra()[4999], std::byte{3});
-        group->part();
+        group->leave();
       },
       kProcessGroupOptions);
 }
@@ -121,12 +121,12 @@ TEST(ProcessGroupTest, DifferentCallsAreNamed) {
       [](const Group& world) {
         const auto group = made(world);
         const Call call{Operation::kAllReduce, DType::kFloat32, world.rank() == 2 ? 4 : 5};
-        EXPECT_EQ(message_of<CommError>([&] { group->meet(call, {}); }),
+        EXPECT_EQ(message_of<CommError>([&] { group->enter(call, {}); }),
                   "group world: members made different calls: rank 0 (rank 0 of the world) called "
                   "all_reduce(sum, 5 x float32), rank 2 (rank 2 of the world) called "
                   "all_reduce(sum, 4 x float32)");
-        group->meet(kMeeting, {});  // the group can still be used
-        group->part();
+        group->enter(kMeeting, {});  // the group can still be used
+        group->leave();
       },
       kProcessGroupOptions);
 }
@@ -139,13 +139,13 @@ TEST(ProcessGroupTest, AMemberThatDoesNotComeIsNamed) {
       [&](const Group& world) {
         const auto group = made(world);
         const Call last{Operation::kAllReduce, DType::kFloat32, 5};
-        group->meet(last, {});
-        group->part();
+        group->enter(last, {});
+        group->leave();
         if (world.rank() == 0) {
           while (num_waiting > 0) std::this_thread::yield();
           return;
         }
-        const std::string text = message_of<CommError>([&] { group->meet(kMeeting, {}); });
+        const std::string text = message_of<CommError>([&] { group->enter(kMeeting, {}); });
         --num_waiting;
         if (text.find("was released") != std::string::npos) return;
         EXPECT_THAT(text, HasSubstr("in group world: rank"));
@@ -165,7 +165,7 @@ TEST(ProcessGroupTest, ARankThatThrowsReleasesTheOthers) {
           const auto group = made(world);
           if (world.rank() == 1) throw ConfigError("the disk is full");
           const auto wait = [&] {
-            if (world.rank() == 0) group->meet(kMeeting, {});
+            if (world.rank() == 0) group->enter(kMeeting, {});
             if (world.rank() == 2) received(*group, 1);
           };
           EXPECT_THAT(

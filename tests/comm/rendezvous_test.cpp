@@ -45,7 +45,7 @@ Guest guest_of(int number, int count, int port, const std::string& master = "127
            .address = {}}};
 }
 
-// What each of these guests has thrown; empty where all went well, and all know each other.
+// The errors of these members; empty for those that succeeded and know all others.
 std::vector<std::string> meet_all(const std::vector<Guest>& guests,
                                   std::chrono::milliseconds timeout = 20s) {
   std::vector<std::string> errors(guests.size());
@@ -94,7 +94,7 @@ TEST(RendezvousTest, NamesAndIPv6) {
   EXPECT_EQ(meet_all(guests(3, "::1")), std::vector<std::string>(3));
 }
 
-// Those who say nothing, talk of other things, do not know the secret, or leave.
+// Foreign connections: silent ones, other protocols, wrong secrets, disconnects.
 TEST(RendezvousTest, StrangersChangeNothing) {
   CapturedStderr captured_err;
   const std::vector<Guest> all = guests(3);
@@ -126,7 +126,7 @@ TEST(RendezvousTest, StrangersChangeNothing) {
   EXPECT_THAT(log, AllOf(HasSubstr("a connection from 127.0.0.1:"), Not(HasSubstr("\x1b"))));
 }
 
-// What answers at the port is named within seconds, not after the time-out.
+// A foreign program at the port is named within seconds, not after the time-out.
 TEST(RendezvousTest, AServerOfAnotherKindIsNamed) {
   const Socket server = listen_at(numeric_address("127.0.0.1", 0), 5);
   const int port = ntohs(own_address(server.get()).port());

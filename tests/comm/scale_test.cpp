@@ -44,19 +44,19 @@ void as_ranks(const F& f) {
 }
 
 struct Rank {
-  std::shared_ptr<MessageRouter> office;
+  std::shared_ptr<MessageRouter> router;
   Group world, tensor, pipeline, data;
 };
 
 Rank rank_of(SimulatedNet& net, int number) {
   const auto context = std::make_shared<RankContext>();
   Rank rank;
-  rank.office = std::make_shared<MessageRouter>(
+  rank.router = std::make_shared<MessageRouter>(
       std::make_unique<SimulatedWire>(net, number, std::chrono::seconds(30)), context,
       MessageRouter::ProgressThread::kNone);
   Membership everybody{.name = "world", .rank = number, .world_ranks = {}};
   for (int i = 0; i < kSize; ++i) everybody.world_ranks.push_back(i);
-  rank.world = Group(std::make_shared<MessageTransport>(rank.office, std::move(everybody)));
+  rank.world = Group(std::make_shared<MessageTransport>(rank.router, std::move(everybody)));
   const auto group = [&](const char* name, int size, int stride) {
     const int first = number - number / stride % size * stride;
     std::vector<int> ranks;
@@ -106,7 +106,7 @@ TEST(ScaleTest, ATrainingStepOf4096Ranks) {
     step(rank);
     if (number == 0) during = resident_bytes();
     barrier(rank.world);
-    traffic[static_cast<size_t>(number)] = rank.office->traffic();
+    traffic[static_cast<size_t>(number)] = rank.router->traffic();
   });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

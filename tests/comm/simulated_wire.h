@@ -80,10 +80,11 @@ class SimulatedWire final : public Wire {
   }
   bool is_body_done(int peer) override { return !open_[peer].is_short; }
   void tell_failure(const std::string&) override {}
-  std::optional<News> failure() override { return {}; }
+  std::optional<Report> failure() override { return {}; }
   void tell_work(const std::string&) override {}
-  std::optional<News> work() override { return {}; }
-  void rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration) override {
+  std::optional<Report> work() override { return {}; }
+  void wait_briefly(std::unique_lock<std::mutex>& lock,
+                    std::chrono::steady_clock::duration) override {
     lock.unlock();
     {
       std::unique_lock box_lock(box_.mutex);
@@ -92,9 +93,9 @@ class SimulatedWire final : public Wire {
     }
     lock.lock();
   }
-  void tend() override {}
+  void progress() override {}
   bool is_busy() const override { return false; }
-  void wait_to_tend(std::chrono::milliseconds) override {}
+  void wait_for_progress(std::chrono::milliseconds) override {}
   void wake() override {}
   void close() override {}
 

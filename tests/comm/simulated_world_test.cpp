@@ -35,13 +35,13 @@ std::vector<MessageRouter::Traffic> simulate(int size, int direct,
     threads.emplace_back([&, rank] {
       const auto context = std::make_shared<RankContext>();
       context->timeout = kTimeout;
-      const auto office =
+      const auto router =
           std::make_shared<MessageRouter>(std::make_unique<SimulatedWire>(net, rank), context,
                                           MessageRouter::ProgressThread::kNone);
       Membership everybody{.name = "world", .rank = rank, .world_ranks = {}};
       for (int i = 0; i < size; ++i) everybody.world_ranks.push_back(i);
-      f(Group(std::make_shared<MessageTransport>(office, std::move(everybody), direct)));
-      traffic[static_cast<size_t>(rank)] = office->traffic();
+      f(Group(std::make_shared<MessageTransport>(router, std::move(everybody), direct)));
+      traffic[static_cast<size_t>(rank)] = router->traffic();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -144,10 +144,10 @@ TEST(SimulatedWorldTest, ALyingHeaderIsRefused) {
   const auto receive = [&](Header header, size_t bytes) {
     const auto context = std::make_shared<RankContext>();
     context->timeout = std::chrono::milliseconds(1500);
-    const auto office = std::make_shared<MessageRouter>(
+    const auto router = std::make_shared<MessageRouter>(
         std::make_unique<SimulatedWire>(net, 0), context, MessageRouter::ProgressThread::kNone);
     const auto transport = std::make_shared<MessageTransport>(
-        office, Membership{.name = "world", .rank = 0, .world_ranks = {0, 1}});
+        router, Membership{.name = "world", .rank = 0, .world_ranks = {0, 1}});
     SimulatedNet other(2);
     const auto theirs = std::make_shared<MessageRouter>(std::make_unique<SimulatedWire>(other, 1),
                                                         std::make_shared<RankContext>(),

@@ -39,7 +39,7 @@ int tcp_wire_free_port() {
 }
 
 void run_over_tcp(int size, std::chrono::milliseconds timeout,
-                  const std::function<void(const Group& world, MessageRouter& office)>& f) {
+                  const std::function<void(const Group& world, MessageRouter& router)>& f) {
   const int port = tcp_wire_free_port();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -53,12 +53,12 @@ void run_over_tcp(int size, std::chrono::milliseconds timeout,
                                     .master_port = port};
       const auto context = std::make_shared<RankContext>();
       context->timeout = timeout;
-      const auto office =
+      const auto router =
           std::make_shared<MessageRouter>(make_tcp_wire(place, kTcpWireSecret, 20s), context);
       Membership everybody{.name = "world", .rank = rank, .world_ranks = {}};
       for (int i = 0; i < size; ++i) everybody.world_ranks.push_back(i);
-      f(Group(std::make_shared<MessageTransport>(office, std::move(everybody), 2)), *office);
-      office->close();
+      f(Group(std::make_shared<MessageTransport>(router, std::move(everybody), 2)), *router);
+      router->close();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -107,8 +107,8 @@ TEST(TcpWireTest, NothingListensBeyondTheAddressAskedFor) {
 }
 
 TEST(TcpWireTest, ConnectsToThoseItSpeaksWith) {
-  run_over_tcp(6, 20s, [](const Group& world, MessageRouter& office) {
-    EXPECT_EQ(office.traffic().peers, 0);
+  run_over_tcp(6, 20s, [](const Group& world, MessageRouter& router) {
+    EXPECT_EQ(router.traffic().peers, 0);
     const int other = world.rank() ^ 1;
     // Both call each other at once.
     std::vector<float> x = values<float>(world.rank(), 5000);
@@ -116,12 +116,12 @@ TEST(TcpWireTest, ConnectsToThoseItSpeaksWith) {
     const std::array<Transfer, 2> both = {{{view_of(x), other, true}, {view_of(y), other, false}}};
     exchange(both, world, kTcpWireCpu);
     EXPECT_EQ(y, values<float>(other, 5000));
-    EXPECT_EQ(office.traffic().peers, 1);
+    EXPECT_EQ(router.traffic().peers, 1);
     for (int i = 0; i < 20; ++i) barrier(world);
     std::vector<float> z(3'000'000 + 5, static_cast<float>(world.rank()));
     all_reduce(view_of(z), Reduce::kSum, world, kTcpWireCpu);
     EXPECT_EQ(z.back(), 15);
-    EXPECT_LE(office.traffic().peers, 5);
+    EXPECT_LE(router.traffic().peers, 5);
   });
 }
 

@@ -71,7 +71,7 @@ TEST_F(FileTest, ReplacesAtomically) {
   EXPECT_EQ(files_in_directory(), 1);
 }
 
-// What a killed program left is locked by nobody.
+// Files left by a killed program are unlocked.
 TEST_F(FileTest, TheNextWriterRemovesWhatAKilledOneLeft) {
   std::ofstream(directory_ / "a.tmp-megatron") << "half of";
   std::ofstream(directory_ / "a.tmp-megatron-2") << "half of another";

@@ -23,7 +23,7 @@ TEST(TerminateDeathTest, AnUncaughtExceptionIsASentence) {
         explain_uncaught_exceptions();
         std::thread([] { throw std::runtime_error("raw words"); }).join();
       },
-      ExitedWithCode(1), "^error: raw words; the program cannot go on");
+      ExitedWithCode(1), "^error: raw words; the program cannot continue");
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST_F(TableRowsTest, NamesWhatIsMissing) {
   EXPECT_THAT([&] { rows_of("c.jsonl", "{\"a\"\n", {"a"}); },
               testing::ThrowsMessage<FormatError>(HasSubstr("expected a JSON object")));
   EXPECT_THAT([&] { rows_of("c.json", "[{\n", {"a"}); },
-              testing::ThrowsMessage<FormatError>(HasSubstr("the file is no valid JSON")));
+              testing::ThrowsMessage<FormatError>(HasSubstr("the file is not valid JSON")));
   EXPECT_THAT([&] { rows_of("c.parquet", "", {"a"}); },
               testing::ThrowsMessage<ConfigError>(
                   HasSubstr("read from .csv, .json and .jsonl files; write them as one of these")));

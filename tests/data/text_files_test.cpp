@@ -67,7 +67,7 @@ TEST_F(TextFilesTest, WrongJsonNamesTheLine) {
   EXPECT_THAT([&] { texts_of(written("c.json", "[{\"text\": \"a\"}, 5]")); },
               ThrowsMessage<FormatError>(HasSubstr("entry 1 of the list has no text")));
   EXPECT_THAT([&] { texts_of(written("d.json", "[{\"text\": \"a\"},")); },
-              ThrowsMessage<FormatError>(HasSubstr("is no valid JSON")));
+              ThrowsMessage<FormatError>(HasSubstr("is not valid JSON")));
 }
 
 TEST_F(TextFilesTest, FolderStandsForItsFiles) {
@@ -85,7 +85,7 @@ TEST_F(TextFilesTest, OtherFilesAreRefused) {
       refusal(written("a.arrow", "")),
       ThrowsMessage<ConfigError>(HasSubstr(".arrow files are not read; give the .parquet")));
   EXPECT_THAT(refusal(written("a.bin", "")),
-              ThrowsMessage<ConfigError>(HasSubstr("a.bin: is no file of texts; give .txt")));
+              ThrowsMessage<ConfigError>(HasSubstr("a.bin: is not a text file; give .txt")));
   EXPECT_THAT(refusal(directory_.path()),
               ThrowsMessage<ConfigError>(HasSubstr("the folder has no .txt")));
   EXPECT_THAT(refusal("/nowhere"), ThrowsMessage<IoError>("/nowhere: not found"));

@@ -164,15 +164,15 @@ void talk_as_rank(Mutator& mutator, Counts& counts) {
   SimulatedNet net(2);
   const auto context = std::make_shared<RankContext>();
   context->timeout = std::chrono::milliseconds(1);
-  const auto office = std::make_shared<MessageRouter>(
+  const auto router = std::make_shared<MessageRouter>(
       std::make_unique<SimulatedWire>(net, 0, std::chrono::milliseconds(1)), context,
       MessageRouter::ProgressThread::kNone);
   const Group world(std::make_shared<MessageTransport>(
-      office, Membership{.name = "world", .rank = 0, .world_ranks = {0, 1}}, 0));
+      router, Membership{.name = "world", .rank = 0, .world_ranks = {0, 1}}, 0));
   std::vector<float> x(mutator.below(64));
   const TensorView view{x.data(), {static_cast<int64_t>(x.size())}, DType::kFloat32};
   const bool is_message = mutator.below(2) == 0;
-  // What this rank says tells the number of the group.
+  // This rank's messages reveal the number of the group.
   const Call call{is_message ? Operation::kSend : Operation::kAllReduce, DType::kFloat32,
                   static_cast<int64_t>(x.size()), Reduce::kSum, is_message ? 0 : -1};
   send(ConstView{x.data(), {static_cast<int64_t>(x.size())}, DType::kFloat32}, 1, world, Stream{});

@@ -315,7 +315,7 @@ TEST_P(EngineTest, LogProbabilitiesAreThoseOfTheScore) {
   }
 }
 
-// Those of the logits, in steps of a few tokens; 30 of them are found on the host.
+// Probabilities from logits, in steps of a few tokens; 30 of them are computed on the host.
 TEST_P(EngineTest, MostProbableTokensOfThePrompt) {
   for (const int64_t num_top : {3, 30}) {
     Request request = request_of(kPrompts[0]);

@@ -15,7 +15,7 @@ namespace {
 
 const std::vector<float> kLogits = {0.0f, 2.0f, 1.0f, 2.0f, -1.0f};
 
-// How often each index comes out over a fine grid of uniforms.
+// The frequency of each index over a fine grid of uniforms.
 std::map<int64_t, double> shares(const SamplingOptions& options) {
   constexpr int kDraws = 100000;
   std::map<int64_t, double> counts;
@@ -73,7 +73,7 @@ TEST(SampleTest, RefusesNan) {
 }
 
 TEST(SampleTest, TopPCountsAmongTheTopK) {
-  // Of the two largest each has half.
+  // The two largest have probability one half each.
   EXPECT_EQ(shares({.top_k = 2, .top_p = 0.4}).size(), 1u);
   EXPECT_EQ(shares({.top_k = 2, .top_p = 0.6}).size(), 2u);
 }

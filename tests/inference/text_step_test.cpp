@@ -164,7 +164,7 @@ TEST_P(TextStepTest, HasTheLogitsOfTheOtherKernels) {
     const Tensor again = run();
     EXPECT_EQ(relative_error(again, first), 0);
   }
-  // It has put the new keys and values into their pages.
+  // The step has written the new keys and values to their pages.
   for (int64_t i = 0; i < model_->config().num_layers; ++i) {
     const auto compare = [&](const Tensor& x, const Tensor& y) {
       const auto floats = [](const Tensor& t) { return cast(t, DType::kFloat32).to(Stream{}); };

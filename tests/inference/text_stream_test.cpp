@@ -125,7 +125,7 @@ TEST(TextStreamTest, StopsBeforeAStopString) {
   EXPECT_EQ(streamed("abc", {"a", "abc"}).text, "");
 }
 
-// What may become a stop string is held back; what did not become one comes later.
+// Text that may become a stop string is held back, and returned later if it does not.
 TEST(TextStreamTest, HoldsTheBeginningOfAStopString) {
   const Streamed result = streamed(" one two", {" two thirds", "o!"});
   EXPECT_FALSE(result.is_stopped);

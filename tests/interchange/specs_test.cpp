@@ -1,4 +1,4 @@
-// What modules say of their parameters, against every table of this folder that names them.
+// Parameter properties of modules against every name table of this folder.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -137,7 +137,7 @@ TEST_P(SpecsTest, HaveNamesInHuggingFace) {
   EXPECT_EQ(mapped(hf_names(family, config()), ours).size(), ours.size());
 }
 
-// How tensor-parallel ranks of Megatron-LM divide a model: fixed by the files that exist.
+// The tensor-parallel division of a model in Megatron-LM, fixed by existing files.
 TEST(ParameterTableTest, DividesAsMegatronLm) {
   constexpr int kWhole = -1;
   const std::pair<const char*, int> axes[] = {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kHalfStep = 125;  // of a wait
 
-// What a call takes whose best numbers are `best`: more with each number that is another, and up to
+// The duration of a call with the optimum `best`: more with each number that is another, and up to
 // `noise` cycles more by chance.
 struct Kernel {
   int best[kSearched];

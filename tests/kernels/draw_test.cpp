@@ -11,7 +11,7 @@ namespace megatron {
 namespace {
 
 using kernels::Draw;
-using kernels::kMostProbabilities;
+using kernels::kMaxLogProbabilities;
 using kernels::TokenLogProbability;
 
 constexpr int64_t kVocabulary = 6;
@@ -42,8 +42,8 @@ Drawn drawn(const std::vector<Draw>& draws, const kernels::DrawTexts& texts) {
   std::vector<float> logits;
   for (int64_t i = 0; i < rows; ++i) logits.insert(logits.end(), kRow.begin(), kRow.end());
   Drawn result{std::vector<int32_t>(draws.size()),
-               std::vector<TokenLogProbability>(draws.size() * kMostProbabilities)};
-  const auto bytes = static_cast<int64_t>(kMostProbabilities * sizeof(TokenLogProbability));
+               std::vector<TokenLogProbability>(draws.size() * kMaxLogProbabilities)};
+  const auto bytes = static_cast<int64_t>(kMaxLogProbabilities * sizeof(TokenLogProbability));
   kernels::draw_tokens({result.tokens.data(), {rows}, DType::kInt32},
                        {result.found.data(), {rows, bytes}, DType::kUInt8},
                        {logits.data(), {rows, kVocabulary}, DType::kFloat32},
@@ -99,7 +99,7 @@ TEST(DrawTest, FindsLogProbabilitiesOfTheLogitsBeforePenalties) {
     EXPECT_NEAR(top.log_probability,
                 static_cast<double>(kRow[static_cast<size_t>(order[i])]) - std::log(sum), 1e-12);
   }
-  EXPECT_EQ(result.found[kMostProbabilities].token, 0) << "the second row asks for none";
+  EXPECT_EQ(result.found[kMaxLogProbabilities].token, 0) << "the second row asks for none";
 }
 
 TEST(DrawTest, PutsTokensIntoTheirPlaces) {

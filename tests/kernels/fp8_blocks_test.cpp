@@ -64,7 +64,8 @@ struct Read {
   std::vector<double> values;
 };
 
-// Are the elements of x those of v, and is each scale the power of two that its block asks for?
+// Checks that x has the elements of v, and that each scale is the power of two required by its
+// block.
 //   v(i, j) for rows of x, which may be those of a transpose
 template <class V>
 void expect_blocks(const Read& x, const V& v, double noise) {

@@ -9,7 +9,7 @@
 #include "tests/support/device_under_test.h"
 #include "tests/support/tensors.h"
 
-// What the tests of FP8 share: matrices to quantise, with their values in fp64.
+// Fixtures of FP8 tests: matrices to quantise, with their values in fp64.
 namespace megatron {
 
 class Fp8KernelTest : public testing::Test {
@@ -89,7 +89,7 @@ struct Case {
     return 0;
   }
 
-  // Of tensors that live with the result.
+  // Views of tensors owned by the result.
   kernels::Fp8Source source(const Tensor& x_there, const Tensor& dy_there) const {
     kernels::Fp8Source source{.x = x_there.view()};
     if (kind == Kind::kGelu || kind == Kind::kGeluGradient) {

@@ -91,7 +91,7 @@ struct Fp8 {
 
 constexpr int64_t kSize = 64 * 700 + 17;
 
-// Of many magnitudes.
+// Numbers of many magnitudes.
 Tensor moments(uint64_t seed, bool is_second) {
   Tensor x = random_normal({kSize}, {.seed = seed});
   const Tensor power = random_normal({kSize}, {.seed = seed + 1, .stddev = 4});
@@ -103,7 +103,7 @@ Tensor moments(uint64_t seed, bool is_second) {
   return x;
 }
 
-// What a checkpoint holds makes the same numbers again.
+// Values from a checkpoint encode to the same codes.
 TEST(Fp8MomentTest, StoredMomentsComeBack) {
   for (const bool is_second : {false, true}) {
     Fp8 once(kSize);

@@ -40,7 +40,8 @@ struct Sum {
 };
 Sum term(double value) { return {value, 8 * 0x1p-24 * std::abs(value)}; }
 
-// Of a b, [m, n], each rounded already.   a [m, k]   b [k, n], or [n, k] if `transposed`
+// The product a b, [m, n], of operands that are rounded already.   a [m, k]   b [k, n], or [n, k]
+// if `transposed`
 std::vector<Sum> exact_product(const Tensor& a, const Tensor& b, bool transposed) {
   const int64_t m = a.size(0);
   const int64_t k = a.size(1);
@@ -74,7 +75,7 @@ double gelu_slope(double x) {
 // The largest slope of gelu, rounded up.
 constexpr double kSteepest = 1.13;
 
-// What an element should be, and what it may differ by.
+// The expected value of an element, and its tolerance.
 using Want = Sum;
 
 void expect_within(const Tensor& got, const std::vector<Want>& wants, const std::string& what) {

@@ -111,7 +111,7 @@ TEST(MergeHeadsTest, MergesSomeQueries) {
   }
 }
 
-// What is not a number reaches the result, also beside a query that sees nothing.
+// NaN propagates to the result, also beside a query that sees no key.
 TEST(MergeHeadsTest, NotANumberIsNotLost) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float none = std::numeric_limits<float>::infinity();

@@ -271,7 +271,7 @@ TEST(SgdTest, KeepsMomentumAndAddsWeightDecayToTheGradient) {
   EXPECT_EQ(element(model, 1), 7.0);
 }
 
-// What a bf16 parameter and a remainder of 16 bits make of an fp32 number.
+// An fp32 number represented by a bf16 parameter and a remainder of 16 bits.
 uint32_t kept(uint32_t w) {
   const uint16_t p = BFloat16(std::bit_cast<float>(w)).bits;
   return kernels::joined(p, kernels::remainder_of(w, p));

@@ -13,7 +13,7 @@
 #include "tests/support/shared_data.h"
 #include "tests/support/tensors.h"
 
-// What convert-checkpoint protects, copies and says.
+// Files that convert-checkpoint protects and copies, and its messages.
 namespace megatron::program {
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include "tests/program/program_test.h"
 
-// What cannot be written costs the message, never a checkpoint that was there.
+// Failed writes give an error message and never destroy an existing checkpoint.
 namespace megatron::program {
 namespace {
 

@@ -19,7 +19,7 @@ struct Script {
 };
 void PrintTo(const Script& script, std::ostream* out) { *out << script.name; }
 
-// How to run examples/<name>.sh with this program.
+// The command that runs examples/<name>.sh with this program.
 RunOptions options_of(const std::string& name, std::map<std::string, std::string> environment) {
   environment["MERGE_FILE"] = golden("megatron/data/merges.txt").string();
   // The words of the program, its command and the flags become those of the script.

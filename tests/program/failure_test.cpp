@@ -13,8 +13,8 @@
 #include "tests/program/program_test.h"
 #include "tests/program/two_hosts.h"
 
-// What becomes of a job when something fails: it ends within seconds, says what failed where, loses
-// no checkpoint, and what goes on from the last one is as if nothing had happened.
+// A failing job ends within seconds, reports what failed where, loses no checkpoint, and what goes
+// on from the last one is as if nothing had happened.
 namespace megatron::program {
 namespace {
 

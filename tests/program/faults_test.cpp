@@ -69,7 +69,7 @@ void disturb(uint16_t port, std::mt19937& random) {
   ::close(stranger);
 }
 
-// How often each fault came.
+// Counts of each fault.
 struct Faults {
   int stopped = 0, full = 0, strangers = 0;
 };

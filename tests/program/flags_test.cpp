@@ -5,7 +5,7 @@
 #include "megatron/core/file.h"
 #include "tests/program/program_test.h"
 
-// What single flags of pretrain-gpt change.
+// Effects of single flags of pretrain-gpt.
 namespace megatron::program {
 namespace {
 
@@ -171,7 +171,7 @@ TEST_F(FlagsTest, EndsOfDocumentsCount) {
   }
 }
 
-// What is computed differs with each of these.
+// Each of these changes the results.
 TEST_F(FlagsTest, ArchitectureFlagsChangeTheLoss) {
   const std::string plain = field(train(short_flags()), "lm loss").back();
   const Flags variants[] = {

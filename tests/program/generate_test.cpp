@@ -160,7 +160,7 @@ TEST_F(GenerateTest, StopsAtTheEndOfADocument) {
   constexpr int32_t kEod = 501;
   const std::filesystem::path model = trained();
   const std::vector<Ids> prompts(300, Ids{5, 6});
-  // So hot that every token is about as probable as any other.
+  // A temperature at which all tokens are about equally probable.
   const Flags flags = Flags().with("--temperature", "1000").with("--max-new-tokens", "24");
   const std::vector<json> stopping = generate(model, prompts, flags);
   const std::vector<json> going_on = generate(model, prompts, flags.with("--ignore-eod"));

@@ -137,7 +137,7 @@ TEST_F(LayoutTest, TwoRunsHaveTheSameBits) {
   EXPECT_EQ(trained(model(false), layout, "first"), trained(model(false), layout, "second"));
 }
 
-// What only changes when something is communicated, or in what form it is kept, changes no bit.
+// Options that only change the time of communication or the storage of state change no bit.
 TEST_F(LayoutTest, OverlapsKeepTheBits) {
   struct Case {
     const char* name;

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What could be read: a process may end while its file is open.
+// Returns the part that could be read: a process may end while its file is open.
 std::string process_tree_content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

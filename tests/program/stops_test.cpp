@@ -46,7 +46,7 @@ class StopsTest : public ProgramTest {
  protected:
   void SetUp() override { fs::create_directories(start()); }
 
-  // What a job finds.
+  // Findings of a job.
   fs::path start() const { return path("start"); }
 
   Outcome run_in(const fs::path& folder, const Job& job, Words environment = {}) const {

@@ -1,4 +1,4 @@
-// What the server does with clients that are slow, gone, too many, or send rubbish.
+// The server's handling of clients that are slow, disconnected, too many, or send invalid data.
 #include <gmock/gmock.h>
 
 #include <future>

@@ -256,7 +256,7 @@ TEST_F(MegatronApiTest, AddBosPutsTheEndOfADocumentFirst) {
   EXPECT_EQ(got["segments"][0][0], server_.tokenizer->decode({&eod, 1}));
 }
 
-// So hot that new lines come in some of a hundred texts.
+// A temperature at which some of a hundred texts contain newlines.
 TEST_F(MegatronApiTest, NewlinesStop) {
   const json all = answer({{"prompts", std::vector<std::string>(100, "The")},
                            {"tokens_to_generate", 60},

@@ -91,7 +91,7 @@ struct ServerOf {
   httplib::Result post(const std::string& path, const nlohmann::json& body) const {
     return client()->Post(path, body.dump(), "application/json");
   }
-  // What the model continues a text with, by itself.
+  // The continuation by the model without the server.
   Generation generated(Request request) const {
     request.vocab_size = tokenizer->vocab_size();
     return generate({*model}, std::span<const Request>(&request, 1)).front();

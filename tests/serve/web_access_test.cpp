@@ -30,9 +30,10 @@ TEST(WebAccessTest, HostIsANameOfThisMachine) {
         "10.1.2.3", "[2001:db8::1]:5000", "evillocalhost.example", "0.0.0.0"}) {
     EXPECT_FALSE(is_let_in(local, host)) << host;
   }
-  EXPECT_EQ(*local.problem("evil.example:5000", ""),
-            "the Host evil.example:5000 is no name of this server; if it is one, start the server "
-            "with --allowed-hosts evil.example, or with --api-key");
+  EXPECT_EQ(
+      *local.problem("evil.example:5000", ""),
+      "the Host evil.example:5000 is not a name of this server; if it should be, start the server "
+      "with --allowed-hosts evil.example, or with --api-key");
 }
 
 TEST(WebAccessTest, AddressesOfAServerOnAllNetworks) {
@@ -104,9 +105,9 @@ TEST(WebAccessTest, PagesOfStrangersReachNothing) {
                      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: http://e.x\r\n"
                      "Access-Control-Request-Method: POST"),
               StartsWith("HTTP/1.1 403"));
-  // Those who watch the server may ask by any name.
+  // Health checks may use any name.
   EXPECT_THAT(answer(server, "GET /health HTTP/1.1\r\nHost: 10.1.2.3"), StartsWith("HTTP/1.1 200"));
-  // Who has the key is no stranger.
+  // Requests with the key are trusted.
   const RunningServer guarded({.api_key = "secret"});
   EXPECT_THAT(answer(guarded,
                      post + "Host: gpu.example\r\nOrigin: http://a.example\r\n"

@@ -1,4 +1,4 @@
-// What resolving makes of the flags, and what a checkpoint's settings do to them.
+// Resolution of flags, and the effect of a checkpoint's settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -308,7 +308,7 @@ TEST(ResolveTest, TheCommandLineMayWinOverAllStoredArguments) {
       << "it chooses no activation";
 }
 
-// What the rows say of --use-checkpoint-args, compared with Megatron-LM's own list.
+// The table's rows for --use-checkpoint-args against Megatron-LM's own list.
 TEST(ResolveTest, CheckpointArgumentsAreTheMarkedRows) {
   TrainingArgs args;
   const FlagTable flags = training_flags(args);

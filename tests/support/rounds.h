@@ -8,8 +8,8 @@
 
 namespace megatron {
 
-// How often a test repeats what it does with random data: `usual` times, a tenth of them under a
-// sanitizer, which makes it ten times as slow or more.
+// Number of repetitions of a test with random data: `usual`, a tenth of it under a sanitizer, which
+// makes it ten times as slow or more.
 inline int64_t rounds(int64_t usual) {
 #if MG_ADDRESS_SANITIZER || MG_THREAD_SANITIZER
   return std::max<int64_t>(usual / 10, 1);

@@ -170,8 +170,8 @@ TEST(BertTokenizer, WarnsOfAnUncasedVocabulary) {
     return captured_err.text();
   };
   EXPECT_THAT(warning_of(false, uncased),
-              HasSubstr("none of 1005 pieces has a capital letter, so that BertWordPieceCase knows "
-                        "no word with one; use --tokenizer-type BertWordPieceLowerCase"));
+              HasSubstr("none of 1005 pieces has a capital letter, so BertWordPieceCase maps every "
+                        "word with one to [UNK]; use --tokenizer-type BertWordPieceLowerCase"));
   EXPECT_EQ(warning_of(false, uncased + "Word\n"), "");
   EXPECT_EQ(warning_of(true, uncased), "");
 }

@@ -296,7 +296,7 @@ TEST(HfTokenizer, ErrorsNameTheFileAndTheRemedy) {
   };
   EXPECT_THAT(message_of([] { HfTokenizer("/nowhere", {}); }),
               HasSubstr("/nowhere: no such file or folder; give a folder with tokenizer.json"));
-  EXPECT_THAT(open("{"), HasSubstr("t.json: this is no JSON"));
+  EXPECT_THAT(open("{"), HasSubstr("t.json: not valid JSON"));
   EXPECT_THAT(open("[]"), HasSubstr("t.json: there is no \"model\"; is this a tokenizer.json?"));
   EXPECT_THAT(open("{}"), HasSubstr("t.json: there is no \"model\""));
   EXPECT_THAT(open(R"({"model": {"type": "BPE"}})"), HasSubstr("t.json: the model has no vocab"));

@@ -212,7 +212,7 @@ TEST(SentencePieceTokenizer, RefusesOtherFiles) {
        {std::string(), std::string("{\"a\": 0}"), std::string("\n\n")}) {
     const std::string file = files.write("some.model", content);
     EXPECT_THAT(message_of([&] { SentencePieceTokenizer(file, {}); }),
-                HasSubstr("some.model: this is no SentencePiece model"));
+                HasSubstr("some.model: this is not a SentencePiece model"));
   }
   EXPECT_THAT(message_of([] { SentencePieceTokenizer("/nowhere/t.model", {}); }),
               HasSubstr("/nowhere/t.model: cannot open"));

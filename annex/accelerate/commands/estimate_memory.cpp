@@ -113,7 +113,7 @@ Model model_of(const std::string& named, const EstimateFlags& estimate,
   return model;
 }
 
-// What the model's own settings and the usual values say about the training.
+// The training settings, from the model's settings and usual values.
 void fill(const Model& model, TrainingArgs& args) {
   TransformerConfig& c = args.transformer;
   if (!model.settings.empty()) {
@@ -153,7 +153,7 @@ TrainingArgs training_of(const Model& model, const EstimateFlags& estimate,
   return args;
 }
 
-// Of a model that Accelerate's command does not know: a layer, or a tensor outside of the layers,
+// The size of a model that Accelerate does not support: a layer, or a tensor outside of the layers,
 // is never divided.
 frontends::ModelSize size_of(const TransformerConfig& config) {
   std::map<std::string, int64_t> parts;

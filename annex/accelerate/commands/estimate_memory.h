@@ -5,8 +5,8 @@
 
 namespace megatron::cli {
 
-// `megatron estimate-memory`: the memory of a model, as Accelerate tells it, and that of its
-// training on several ranks.
+// `megatron estimate-memory`: the memory of a model, in Accelerate's format, and of its training on
+// several ranks.
 int estimate_memory(std::span<const std::string> words);
 
 }  // namespace megatron::cli

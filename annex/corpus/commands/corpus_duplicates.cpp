@@ -68,7 +68,7 @@ FlagTable flags_of(FindArgs& args) {
 std::vector<corpus::KeyedFile> keyed_files(const std::vector<std::string>& words) {
   if (words.size() % 2 != 0) {
     throw ConfigError(
-        fmt::format("--inputs has {} words; give a key behind each file, for example "
+        fmt::format("--inputs has {} words; give a key after each file, for example "
                     "--inputs data.json url",
                     words.size()));
   }

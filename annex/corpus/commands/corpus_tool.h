@@ -11,7 +11,7 @@
 #include "megatron/cli/command.h"
 #include "megatron/settings/flag_table.h"
 
-// What the tools of `megatron corpus` share. A tool's usage is the text of --help above its flags.
+// Shared by the tools of `megatron corpus`. A tool's usage is the text of --help above its flags.
 namespace megatron::cli {
 
 int blacklist_urls(std::span<const std::string> words);

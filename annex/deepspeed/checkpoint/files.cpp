@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxRank = 99999;
 
-// What the name of a rank's file says.
+// The parts of the name of a rank's file.
 struct RankFileName {
   bool is_optimizer = false;
   int data = 0;
@@ -129,7 +129,7 @@ void open_optimizer(const fs::path& directory, const PathsByRank& paths,
   }
 }
 
-// Are the weights of the module in the files of the optimizer?
+// True if the optimizer's files contain the weights of the module.
 bool is_divided(const TorchFile& model) {
   return std::ranges::any_of(module_parameters(model), [](const auto& parameter) {
     return parameter.second->shape.numel() == 0;

@@ -29,17 +29,16 @@ struct DeepSpeedRank {
 // The files of pipeline layers, by layer, then tensor rank.
 using DeepSpeedLayers = std::map<int, std::vector<std::shared_ptr<TorchFile>>>;
 
-// The file of the first rank's model states; empty if there is none.
+// The first rank's file of model states; empty if there is none.
 std::filesystem::path first_model_states(const std::filesystem::path& directory);
 
-// The ranks, by number. Those of a pipeline without optimizer files may be fewer than saved. For
-// the weights alone, optimizer files are opened in stage 3 of ZeRO only, which has the weights
-// there. Throws FormatError, which names the file that is missing or too many; Unsupported for
-// experts.
+// The ranks, by number. Without optimizer files, ranks of a pipeline may be fewer than saved. For
+// the weights alone, opens optimizer files only in stage 3 of ZeRO, where they contain the weights.
+// Throws FormatError, which names a missing or surplus file; Unsupported for experts.
 std::vector<DeepSpeedRank> open_deepspeed_ranks(const std::filesystem::path& directory,
                                                 Parts parts = Parts::kAll);
 
-// Throws FormatError if a layer does not have the files of as many ranks as others.
+// Throws FormatError unless all layers have files of the same number of ranks.
 DeepSpeedLayers open_deepspeed_layers(const std::filesystem::path& directory);
 
 }  // namespace megatron

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the config.json says of the model, and of the run only that.
+// The settings from config.json: the model, without settings of the run.
 ArgMap model_settings(const HfModel& model) {
   const ArgMap all = settings_of(model);
   TrainingArgs unset;

@@ -8,11 +8,11 @@
 #include "annex/deepspeed/checkpoint/state.h"
 #include "megatron/checkpoint/contents.h"
 
-// Checkpoints that DeepSpeed saved of a model of transformers: the parameters have the names and
-// layouts of that model, which its config.json describes.
+// DeepSpeed checkpoints of transformers models: parameters have the names and layouts of that
+// model, which its config.json describes.
 namespace megatron {
 
-// Are none of these the names of a parameter of Megatron-LM?
+// True if none of the names is that of a parameter of Megatron-LM.
 bool are_hf_names(const std::vector<std::string>& parameters);
 
 // Adds the settings, the weights and the state of the optimizer. Throws FormatError if there is no

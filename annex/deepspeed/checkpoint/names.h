@@ -16,28 +16,27 @@ inline constexpr int kPipelineEmbedding = 1;
 inline constexpr int kPipelineFirstLayer = 3;
 inline constexpr int kPipelineAfterLayers = 2;  // from the last layer to the final norm
 
-// The path without the modules that wrap the model.
+// The path without wrapper modules.
 std::string_view unwrapped(std::string_view parameter);
 
-// The number of the pipeline layer that "4.mlp.dense_h_to_4h.bias" or "tied_modules.embed.K" is of,
-// and the rest; none for a parameter of a module without a pipeline.
+// Splits "4.mlp.dense_h_to_4h.bias" or "tied_modules.embed.K" into the number of the pipeline layer
+// and the rest; nothing for a parameter of a module without a pipeline.
 struct PipelineName {
   int layer = 0;
   std::string key;
 };
 std::optional<PipelineName> pipeline_name(std::string_view parameter);
 
-// Finds our names of parameters.
+// Maps DeepSpeed's names of parameters to ours.
 class DeepSpeedNames {
  public:
-  // Of a model with these parameters, as DeepSpeed names them.
+  // For a model with these parameters, in DeepSpeed's names.
   explicit DeepSpeedNames(const std::vector<std::string>& parameters);
 
   ModelKind kind() const { return kind_; }
-  // Of a pipeline: its last layer, the final norm; 0 without one.
+  // The last layer of a pipeline, the final norm; 0 without a pipeline.
   int last_layer() const { return last_layer_; }
-  // None for the copy of a tied embedding. Throws Unsupported if no model of this program has the
-  // parameter.
+  // Nothing for the copy of a tied embedding. Throws Unsupported for a parameter of no model here.
   std::optional<std::string> ours(std::string_view parameter, const std::string& file) const;
 
  private:

@@ -81,7 +81,7 @@ class DeepSpeedReader {
   std::vector<std::string> parameters() const;
   void read_layers();
   void read_modules();
-  // Of a model of transformers.
+  // For a transformers model.
   void read_hf();
   // The part of a weight that a rank has.
   DeepSpeedShard weight_of(size_t rank, const std::string& name, const PyTensor& tensor) const;

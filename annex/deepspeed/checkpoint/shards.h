@@ -7,7 +7,7 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/interchange/megatron/files.h"
 
-// Whole tensors from the shards of tensor-parallel ranks, as Megatron-DeepSpeed divides them.
+// Assembles whole tensors from tensor-parallel shards of Megatron-DeepSpeed.
 namespace megatron {
 
 struct DeepSpeedShard {
@@ -20,8 +20,9 @@ struct DeepSpeedShard {
 // Our name of a parameter -> its shards, by tensor-parallel rank.
 using DeepSpeedShards = std::map<std::string, std::vector<DeepSpeedShard>>;
 
-// The whole tensor. Tensors that every rank has drift apart there; their mean is read, as BLOOM's
-// converter and ds_to_universal do. Throws FormatError for shards that do not fit each other.
+// The whole tensor. Replicated tensors drift apart between ranks in Megatron-DeepSpeed; the result
+// is their mean, as in BLOOM's converter and ds_to_universal. Throws FormatError for inconsistent
+// shards.
 StoredTensor joined_shards(const std::string& ours, const Sharding& sharding,
                            const std::vector<DeepSpeedShard>& shards);
 

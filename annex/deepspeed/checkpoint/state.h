@@ -10,14 +10,14 @@
 
 // The optimizer's state of a model-parallel rank in a checkpoint of DeepSpeed.
 //
-// Stages 1 and 2 of ZeRO lay the parameters of a group one after another into a flat buffer and cut
-// the buffer: a parameter may be in the files of several data-parallel ranks. Stage 3 cuts every
-// parameter on its own: of n elements on N ranks, rank r has ceil(n / N) from r * ceil(n / N) on,
-// and its flat buffer is the parts of all parameters, with their padding. Without ZeRO the state is
-// in the file of the model states, by parameter.
+// Stages 1 and 2 of ZeRO concatenate the parameters of a group in a flat buffer and partition the
+// buffer: a parameter may be in the files of several data-parallel ranks. Stage 3 partitions each
+// parameter: of n elements on N ranks, rank r has ceil(n / N) from r * ceil(n / N) on, and its flat
+// buffer concatenates the padded parts of all parameters. Without ZeRO the state is in the file of
+// the model states, by parameter.
 namespace megatron {
 
-// All elements of a parameter's state of one kind.
+// One kind of state of a parameter, complete.
 struct ShardedState {
   DType dtype = DType::kFloat32;
   int64_t numel = 0;
@@ -31,17 +31,17 @@ struct DeepSpeedState {
   std::map<std::string, ArgMap> scalars;  // see CheckpointState
 };
 
-// The state in a rank's optimizer files, to be read on demand. Throws FormatError, with the file,
-// for buffers that do not fit the parameters; Unsupported for groups that were not updated
-// together. REQUIRES: there are such files.
+// The state in a rank's optimizer files, read on demand. Throws FormatError, with the file, for
+// buffers that do not fit the parameters; Unsupported for groups with different numbers of updates.
+// REQUIRES: the files exist.
 DeepSpeedState read_zero_state(const DeepSpeedRank& rank);
 
-// The state beside the weights of a run without ZeRO; empty if there is none, or of a form that
-// does not say which parameter it is of.
+// The state of a run without ZeRO, which is beside the weights; empty if there is none, or if it
+// does not name its parameters.
 DeepSpeedState read_plain_state(const DeepSpeedRank& rank);
 
-// The scale of the loss in the state of DeepSpeed's optimizer, as that of a run of this program;
-// empty for a constant one.
+// The loss scale in DeepSpeed's optimizer state, as state of this program; empty for a constant
+// one.
 ArgMap loss_scale_of(PyValue state);
 
 }  // namespace megatron

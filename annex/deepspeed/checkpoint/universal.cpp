@@ -54,13 +54,13 @@ WholeTensor open_whole(const fs::path& path, const Shape* shape) {
     throw FormatError(fmt::format("{}: holds no tensor \"param\"; was it made by ds_to_universal?",
                                   path.string()));
   }
-  // Of several tensor-parallel ranks, `shape` is that of a part.
+  // With several tensor-parallel ranks, `shape` is that of a shard.
   const bool is_shape = shape != nullptr && shape->numel() == whole.tensor->shape.numel();
   whole.shape = is_shape ? *shape : whole.tensor->shape;
   return whole;
 }
 
-// The tensor, with as many rows of padding as `rows` asks for; 0: none.
+// The tensor, padded to `rows` rows; 0: not padded.
 StoredTensor stored_of(const WholeTensor& whole, int64_t rows) {
   const Shape& shape = whole.shape;
   StoredTensor stored = tensor_in_one_piece(shape, whole.tensor->dtype, [whole] {
@@ -101,7 +101,7 @@ std::optional<double> step_in(const fs::path& directory, const std::string& para
   return number_in(file, states->entries()[0].second.find("step"));
 }
 
-// Of a model with the names of Megatron-LM.
+// Parameters of a model with Megatron-LM's names.
 void read_parameters(const fs::path& folder, const std::vector<std::string>& parameters,
                      const std::map<std::string, Shape>& shapes, Parts parts,
                      CheckpointContents& contents) {
@@ -124,7 +124,7 @@ void read_parameters(const fs::path& folder, const std::vector<std::string>& par
   if (parts == Parts::kWeights) contents.sections.erase(kMainParamSection);
 }
 
-// Of a model of transformers.
+// Parameters of a transformers model.
 void read_hf_universal(const fs::path& folder, const std::vector<std::string>& parameters,
                        const std::map<std::string, Shape>& shapes, Parts parts,
                        CheckpointContents& contents) {

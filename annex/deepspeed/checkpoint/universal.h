@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// Is it a checkpoint that DeepSpeed's ds_to_universal made, with zero/<parameter>/fp32.pt?
+// True for a checkpoint made by DeepSpeed's ds_to_universal, with zero/<parameter>/fp32.pt.
 bool is_universal_checkpoint(const std::filesystem::path& directory);
 
 // Adds the weights, and the optimizer's state with Parts::kAll, of a universal checkpoint to

@@ -148,7 +148,7 @@ void ZeroReader::read_shapes() {
   }
 }
 
-// Where each file says its parameters are.
+// The locations of the parameters according to each file.
 void ZeroReader::read_slices() {
   for (size_t rank = 0; rank < buffers_.size(); ++rank) {
     const PyValue* groups = state_of(rank).find("param_slice_mappings");
@@ -176,7 +176,7 @@ void ZeroReader::read_slices() {
   }
 }
 
-// The elements behind the parameters in a rank's part of a group, which make it as large as others.
+// The padding after the parameters in a rank's part of a group.
 int64_t ZeroReader::padding_of(size_t rank, size_t group) const {
   const PyValue* paddings = state_of(rank).find("group_paddings");
   if (paddings == nullptr || group >= paddings->items().size()) return 0;

@@ -33,7 +33,7 @@ struct DialogueFlags {
 void add_dialogue_flags(FlagTable& table, DialogueFlags& flags);
 // Flags that the programs of Megatron-LM accept and do not read.
 void add_unread_flags(FlagTable& table, ArgMap& map);
-// What is wrong with their values, one sentence each.
+// Problems of their values, one sentence each.
 std::vector<std::string> problems(const DialogueFlags& flags);
 
 }  // namespace megatron::cli

@@ -27,10 +27,10 @@ int retro_eval(std::span<const std::string> words) {
   const std::vector<std::string> guesses = read_guesses(pred);
   std::vector<std::vector<std::string>> answers = read_answers(gold);
   // Compat: Megatron-LM scores the first 3000 questions of a development set.
-  constexpr size_t kMostOfDev = 3000;
+  constexpr size_t kMaxDevQuestions = 3000;
   const bool is_dev =
       std::filesystem::path(gold).filename().string().find("dev") != std::string::npos;
-  if (is_dev && answers.size() > kMostOfDev) answers.resize(kMostOfDev);
+  if (is_dev && answers.size() > kMaxDevQuestions) answers.resize(kMaxDevQuestions);
   if (guesses.empty() || guesses.size() != answers.size()) {
     throw ConfigError(
         fmt::format("--pred {} has {} answers, and --gold {} has {} questions; give "

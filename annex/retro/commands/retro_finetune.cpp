@@ -27,7 +27,7 @@ std::vector<std::string> problems(const std::string& data_folder, const Dialogue
   }
   if (args.data.data_path.empty()) {
     found.emplace_back(
-        "--data-path is required: names of data sets in --data-folder, each behind "
+        "--data-path is required: names of data sets in --data-folder, each after "
         "its weight");
   }
   if (!args.training.train_step.empty()) {

@@ -109,7 +109,7 @@ std::vector<std::string> problems(const RetroGenerateFlags& flags) {
   return found;
 }
 
-// What rank 0 reads, for all ranks: an array of {"prompt": [...], "neighbors": [...]}.
+// Input read by rank 0 and broadcast: an array of {"prompt": [...], "neighbors": [...]}.
 json read_questions(const RetroGenerateFlags& flags, const LoadedModel& loaded) {
   const TransformerConfig& model = loaded.model->config();
   const Tokenizer& tokenizer = loaded.required_tokenizer();

@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// Short runs of tokens of the documents of several datasets, by number: what Retro retrieves.
-// Reading is thread safe; rows and tokens are mapped into memory.
+// The chunks that Retro retrieves: short token sequences from the documents of several datasets, by
+// number. Reading is thread safe; rows and tokens are mapped into memory.
 class ChunkDatabase {
  public:
   struct Document {
@@ -39,8 +39,8 @@ class ChunkDatabase {
   int64_t chunk_length() const { return chunk_length_; }
   const std::vector<ChunkSource>& sources() const { return sources_; }
 
-  // Below, any number is a chunk: it counts modulo num_chunks(), as in Python, so -1 is the last
-  // chunk and the first follows it. REQUIRES: num_chunks() > 0.
+  // Below, chunk numbers are taken modulo num_chunks(), as in Python: -1 is the last chunk, and the
+  // first follows it. REQUIRES: num_chunks() > 0.
   Chunk chunk(int64_t id) const;
   Document document_of(int64_t id) const { return chunk(id).document; }
   // Throws Error for a row that is not in its dataset. REQUIRES: out.size() == chunk_length().

@@ -145,7 +145,7 @@ int64_t bytes_of(Hdf5Type type) {
 
 constexpr int64_t kMaxBytes = 8;  // of an element
 
-// The bytes of an array with the largest elements; -1 if they cannot be counted.
+// The size in bytes of an array with the largest element type; -1 on overflow.
 int64_t byte_count(const std::vector<int64_t>& shape) {
   int64_t bytes = kMaxBytes;
   for (const int64_t size : shape) {

@@ -27,10 +27,10 @@ constexpr Hdf5Type hdf5_type() {
   if constexpr (std::is_same_v<T, float>) return Hdf5Type::kFloat32;
 }
 
-// The arrays of an HDF5 file, as h5py writes them: datasets of the root group. Files of Retro use
-// them. HDF5's library crashes on some damaged files, so it reads in child processes
-// (core/read_in_child.h): the list of arrays, and the elements of arrays that do not lie in the
-// file as they are. Thread safe. In a build without MG_RETRO the constructors throw Unsupported.
+// Reads arrays of Retro's HDF5 files, as h5py writes them: datasets of the root group. HDF5's
+// library crashes on some damaged files, so it runs in child processes (core/read_in_child.h): for
+// the list of arrays, and for arrays whose elements are not stored contiguously and unconverted.
+// Thread safe. In a build without MG_RETRO the constructors throw Unsupported.
 class Hdf5File {
  public:
   // Throws IoError if the file is missing, FormatError if it is not a complete HDF5 file.
@@ -57,19 +57,19 @@ class Hdf5File {
     return values;
   }
 
-  // Where the elements lie in the file, if they lie there in one piece and as little-endian T, so
-  // that they can be mapped into memory. Empty if not.
+  // The file offset of the elements if they are contiguous little-endian T, so that they can be
+  // mapped into memory; otherwise empty.
   template <class T>
   std::optional<int64_t> offset_of(const std::string& name) const {
     return offset_if(name, hdf5_type<T>());
   }
 
  private:
-  // What the library says of an array.
+  // Properties of an array, from the library.
   struct Array {
     std::vector<int64_t> shape;
-    std::optional<Hdf5Type> type;   // nothing: another one, which is converted
-    std::optional<int64_t> offset;  // of the elements, if they lie in the file in one piece
+    std::optional<Hdf5Type> type;   // empty: another type, which is converted on reading
+    std::optional<int64_t> offset;  // of the elements in the file, if contiguous
   };
   const Array& array(const std::string& name) const;
   std::map<std::string, Array> read_arrays() const;
@@ -83,8 +83,8 @@ class Hdf5File {
   std::map<std::string, Array> arrays_;
 };
 
-// Writes an HDF5 file: contiguous arrays without compression and without times, so that the same
-// arrays give the same bytes. Keeps the file in memory until commit(), which writes all of it.
+// Writes an HDF5 file: contiguous arrays without compression and time stamps, so that the same
+// arrays give the same bytes. Keeps the file in memory until commit().
 class Hdf5Writer {
  public:
   explicit Hdf5Writer(std::filesystem::path path);

@@ -9,19 +9,19 @@
 
 namespace megatron {
 
-// The ids of the chunks that are similar to each chunk of the samples, most similar first: the
-// files of one directory query/<split>_<digest>. Reading is thread safe.
+// The ids of each sample chunk's nearest neighbours, most similar first: the files of one directory
+// query/<split>_<digest>. Reading is thread safe.
 class NeighborTable {
  public:
-  // Throws ConfigError if the directory is missing, with what the digest of its name depends on;
-  // IoError; FormatError for files that are no such table.
+  // Throws ConfigError, with the inputs of the digest in its name, if the directory is missing;
+  // IoError; FormatError for invalid files.
   explicit NeighborTable(std::filesystem::path directory);
 
   // Throws ConfigError unless there are neighbours for this many chunks.
   void expect_chunks(int64_t count) const;
 
   int64_t num_chunks() const { return num_chunks_; }
-  // Neighbours that are saved for each chunk; -1 stands for none.
+  // Stored neighbours per chunk; -1 represents a missing one.
   int64_t num_neighbors() const { return num_neighbors_; }
   // Throws Error unless 0 <= chunk < num_chunks().
   std::span<const int64_t> neighbors_of(int64_t chunk) const;

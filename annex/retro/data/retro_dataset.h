@@ -11,8 +11,8 @@
 
 namespace megatron {
 
-// Samples of a Retro: the s + 1 tokens of a GPT's sample, and behind them those of the neighbours
-// of its l chunks, [l, k, r]. A neighbour is a chunk that was found and the chunks that follow it.
+// Samples of a Retro: the s + 1 tokens of a GPT's sample, then the tokens of the neighbours of its
+// l chunks, [l, k, r]. A neighbour is a retrieved chunk and the chunks that follow it.
 class RetroDataset final : public SampleDataset {
  public:
   struct Options {
@@ -20,11 +20,11 @@ class RetroDataset final : public SampleDataset {
     int64_t num_retrieved_chunks = 2;  // of r tokens together
     MissingNeighbor missing = MissingNeighbor::kLastChunk;
     int64_t eod = 0;
-    // Throw ConfigError unless the table is of these samples. If not, a sample beyond those of the
-    // table has the neighbours of an earlier one.
+    // True: throws ConfigError unless the table belongs to these samples. False: samples beyond the
+    // table's have the neighbours of earlier ones.
     bool verify_neighbor_count = true;
   };
-  // Throws ConfigError, too, when the table has fewer neighbours than k.
+  // Also throws ConfigError if the table has fewer neighbours than k.
   RetroDataset(std::shared_ptr<const SampleDataset> texts,
                std::shared_ptr<const ChunkDatabase> chunks,
                std::shared_ptr<const NeighborTable> neighbors, const Options& options);

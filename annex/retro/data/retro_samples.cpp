@@ -28,7 +28,7 @@ bool are_close(const SplitMatrix& a, const SplitMatrix& b) {
   return true;
 }
 
-// What a DatasetMaker learned while it made the datasets of one split.
+// Records the datasets of one split that a DatasetMaker makes.
 struct Members {
   std::vector<std::shared_ptr<const GptDataset>> datasets;
   std::string description;  // of the last one

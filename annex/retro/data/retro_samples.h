@@ -14,8 +14,8 @@
 
 namespace megatron {
 
-// The GPT samples of one split, as a run of pretrain-gpt reads them, and their documents, whose
-// chunks must not be retrieved for them.
+// The GPT samples of one split, as in a run of pretrain-gpt, and their documents, whose chunks must
+// not be retrieved for them.
 class RetroSamples {
  public:
   // `dataset` is a blend of the members or, without weights, the only member.
@@ -23,15 +23,15 @@ class RetroSamples {
                std::vector<std::shared_ptr<const GptDataset>> members, std::string digest);
 
   const std::shared_ptr<const SampleDataset>& dataset() const { return dataset_; }
-  // Identifies the samples: the end of the name of their neighbours' directory.
+  // Identifies the samples: the suffix of the name of their neighbours' directory.
   const std::string& digest() const { return digest_; }
-  // The documents that a sample has tokens of. Datasets are numbered as in --data-path.
+  // The documents from which a sample has tokens. Datasets are numbered as in --data-path.
   std::vector<ChunkDatabase::Document> documents_of(int64_t sample) const;
 
  private:
   std::shared_ptr<const SampleDataset> dataset_;
   std::vector<std::shared_ptr<const GptDataset>> members_;
-  std::shared_ptr<const BlendedDataset> blend_;  // null: one member alone
+  std::shared_ptr<const BlendedDataset> blend_;  // null: a single member
   std::string digest_;
 };
 

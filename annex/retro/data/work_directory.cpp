@@ -50,7 +50,7 @@ std::string_view name_of(ChunkPart part) {
   throw InternalError("ChunkPart out of range");
 }
 
-// Reads the name "<begin>-<end>.hdf5"; false if it is another one.
+// Parses the name "<begin>-<end>.hdf5"; false for other names.
 bool read_name(Block& block) {
   const std::string name = block.path.filename().string();
   if (!name.ends_with(".hdf5")) return false;

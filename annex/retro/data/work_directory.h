@@ -22,7 +22,7 @@
 // neighbours are relative there: to data/ and to query/.
 namespace megatron {
 
-// What training must know of the preprocessing.
+// Settings of the preprocessing that training needs.
 struct RetroSettings {
   int64_t chunk_length = 0;
   int64_t seq_length = 0;
@@ -35,7 +35,7 @@ std::filesystem::path retro_args_file(const std::filesystem::path& directory);
 // is missing.
 RetroSettings read_retro_settings(const std::filesystem::path& directory);
 
-// The training that a directory of a later version was made for, with whole paths.
+// The training for which a directory of a later version was made, with absolute paths.
 struct RetroProject {
   RetroSettings settings;
   int64_t train_samples = 0;
@@ -64,10 +64,10 @@ struct ChunkSource {
   // data_digest() of the dataset when its chunks were cut; empty: made by Megatron-LM.
   std::string digest = {};
 };
-// A digest of sizes, beginnings and ends of the two files of a dataset, which tells whether it is
-// still the one whose chunks were cut. Throws IoError.
+// A digest of sizes, beginnings and ends of the two files of a dataset, to detect changes since its
+// chunks were cut. Throws IoError.
 std::string data_digest(const std::string& prefix);
-// Throws ConfigError if the source has a digest and its data have another one.
+// Throws ConfigError if the source has a digest that its data do not match.
 void expect_same_data(const ChunkSource& source, const std::filesystem::path& directory);
 std::filesystem::path chunk_sources_file(const std::filesystem::path& directory);
 // Throws IoError, FormatError.
@@ -81,7 +81,7 @@ std::filesystem::path individual_chunks(const std::filesystem::path& directory,
 // remaining documents (valid).
 enum class ChunkPart { kTrain, kSampled, kValid };
 std::filesystem::path merged_chunks_file(const std::filesystem::path& directory, ChunkPart part);
-// Where the neighbours of a split's samples are. `digest` is that of RetroSamples.
+// The directory with the neighbours of a split's samples. `digest` is that of RetroSamples.
 std::filesystem::path neighbor_directory(const std::filesystem::path& directory, Split split,
                                          std::string_view digest);
 
@@ -95,8 +95,8 @@ struct Block {
 // The blocks of `count` items: "<begin>-<end>.hdf5" with leading zeros. REQUIRES: block_size > 0.
 std::vector<Block> blocks_of(int64_t count, int64_t block_size,
                              const std::filesystem::path& directory);
-// The block files of a directory, by begin. Throws IoError; FormatError unless they follow on each
-// other from 0 on.
+// The block files of a directory, by begin. Throws IoError; FormatError unless they are contiguous
+// from 0 on.
 std::vector<Block> find_blocks(const std::filesystem::path& directory);
 
 }  // namespace megatron

@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kPageTokens = 16;
 
-// Pages 0, 1, ... that hold so many tokens.
+// Pages 0, 1, ... for so many tokens.
 std::vector<int32_t> pages_of(int64_t tokens) {
   std::vector<int32_t> pages(static_cast<size_t>((tokens + kPageTokens - 1) / kPageTokens));
   std::iota(pages.begin(), pages.end(), 0);
   return pages;
 }
 
-// A text of a Retro with the keys and values of its tokens and of its neighbours.
+// A text of a Retro with its KV cache and the keys and values of its neighbours.
 class CachedText {
  public:
   CachedText(const InferenceModel& model, const TwoChunks& chunks, const PromptNeighbors& neighbors)
@@ -34,7 +34,7 @@ class CachedText {
         cache_(cache_of(pages_)),
         neighbor_cache_(cache_of(neighbor_pages_)) {}
 
-  // Reads further tokens, and draws what follows them.
+  // Reads further tokens, and draws the next one.
   int32_t next(std::span<const int32_t> tokens, const kernels::Draw& draw) {
     const auto count = std::ssize(tokens);
     std::vector<int64_t> positions(tokens.size());
@@ -66,7 +66,7 @@ class CachedText {
   }
 
  private:
-  // What follows the text, whose last tokens are these.
+  // Draws the next token after `tokens`, the last ones of the text.
   int32_t drawn_token(const Tensor& logits, std::span<const int32_t> tokens,
                       const kernels::Draw& draw) {
     const Stream stream = model_.stream();

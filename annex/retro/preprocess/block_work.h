@@ -17,7 +17,7 @@ struct BlockWork {
   int64_t count = 0;
   int64_t block_size = 0;
   std::filesystem::path directory;
-  // Whether a file is what make() would have written.
+  // True if a file equals the output of make().
   std::function<bool(const Hdf5File& file, const Block& block)> is_valid;
   // Writes the file of a block.
   std::function<void(const Block& block)> make;

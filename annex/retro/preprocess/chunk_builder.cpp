@@ -206,7 +206,7 @@ void count_parts(ChunkSource& source, const IndividualChunks& chunks, double tra
   }
 }
 
-// Is this database there, with all its chunks?
+// True if this database exists with all its chunks.
 bool is_merged(const std::filesystem::path& path, int64_t count) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return false;

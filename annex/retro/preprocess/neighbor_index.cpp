@@ -28,7 +28,7 @@
 namespace megatron::retro {
 namespace {
 
-// What FAISS says, without the place in its sources.
+// FAISS's message, without the position in its sources.
 std::string reason_of(const faiss::FaissException& error) {
   const std::string text = error.what();
   const size_t colon = text.rfind("failed: ");
@@ -54,8 +54,8 @@ std::unique_ptr<faiss::Index> read_with_faiss(const std::filesystem::path& path)
   }
 }
 
-// Whether every step in the graph of an index, if it is one, stays in the graph: a few searches
-// would not take all steps.
+// True if all edges in the graph of an index, if it has one, stay inside the graph: a few searches
+// would not follow all edges.
 bool has_sound_graph(const faiss::Index* index) {
   const auto* const graph = dynamic_cast<const faiss::IndexHNSW*>(index);
   if (graph == nullptr) return true;
@@ -104,9 +104,9 @@ std::string try_out(const std::filesystem::path& path) {
 #endif
   constexpr int64_t kQueries = 8;
   constexpr int64_t kNearest = 10;
-  constexpr int64_t kMostNumbers = int64_t{1} << 24;
+  constexpr int64_t kMaxNumbers = int64_t{1} << 24;
   const std::unique_ptr<faiss::Index> index = read_with_faiss(path);
-  if (index->d <= 0 || index->d > kMostNumbers || index->ntotal < 0) {
+  if (index->d <= 0 || index->d > kMaxNumbers || index->ntotal < 0) {
     throw FormatError(fmt::format(
         "{}: is an index of {} vectors of {} numbers; delete it, so that it is made again",
         path.string(), index->ntotal, index->d));

@@ -37,12 +37,12 @@ class NeighborIndex {
   // this kind of index numbers its vectors itself, and first_id is not size().
   void add(std::span<const float> vectors, int64_t first_id);
 
-  // Whether codes can be computed apart from adding them: by any rank, from the trained index.
+  // True if codes can be computed separately from adding them: by any rank, from the trained index.
   bool has_codes() const;
   // Bytes of one code: the number of its list and the compressed vector.
   int64_t code_size() const;
   std::vector<uint8_t> codes_of(std::span<const float> vectors) const;
-  // What add() does, from codes_of() the vectors. REQUIRES: has_codes().
+  // The same as add(), from codes_of() the vectors. REQUIRES: has_codes().
   void add_codes(std::span<const uint8_t> codes, int64_t first_id);
 
   // How many lists a search visits, at most all, and how thoroughly it looks for them. An index

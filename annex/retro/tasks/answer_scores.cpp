@@ -35,7 +35,7 @@ std::vector<std::u32string> words_of(std::string_view text, Punctuation punctuat
       kept.push_back(' ');
     }
   }
-  // An article becomes a blank, so that what touches it are two words.
+  // Replaces an article by a blank, so that its neighbours stay separate words.
   std::u32string rest;
   for (size_t i = 0; i < kept.size();) {
     size_t end = i;
@@ -83,7 +83,7 @@ TokenScores pair_scores(std::string_view guess, std::string_view answer) {
   return {precision, recall, 2 * precision * recall / (precision + recall)};
 }
 
-// A string, or the text of an object; a number as it is written.
+// A string, the text of an object, or a number as written.
 std::string answer_text(const Json& answer) {
   const Json& value = answer.is_object() ? answer.at("text") : answer;
   return value.is_string() ? value.get<std::string>() : value.dump();

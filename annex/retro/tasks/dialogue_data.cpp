@@ -55,7 +55,7 @@ std::vector<std::string> contexts_of(const Json& item, ContextField field) {
   return {titled("", item.value("sub_paragraph", ""))};
 }
 
-// Compat: Megatron-LM writes values that are not texts as Python does.
+// Compat: Megatron-LM formats values that are not strings as Python does.
 std::string text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";

@@ -6,17 +6,17 @@
 #include <string_view>
 #include <vector>
 
-// Questions with their answers and texts to answer them from: the data of InstructRetro (Wang et
-// al. 2023, arXiv:2310.07713).
+// Questions with answers and context passages: the data of InstructRetro (Wang et al. 2023,
+// arXiv:2310.07713).
 namespace megatron {
 
 struct Dialogue {
-  std::string question;               // of the user, or all turns so far
+  std::string question;               // the user's question, or all turns so far
   std::string answer;                 // begins with a blank; empty if it was not read
   std::vector<std::string> contexts;  // "title: T, source: X", at least one
 };
 
-// The field of an item that has the contexts.
+// The field of an item with its contexts.
 enum class ContextField {
   kParagraph,  // "sub-paragraphs" ([title, text] or a text) or "sub_paragraph"; else an empty text
   kRetrieved,  // "ctxs": [{"title", "text"}, ...]
@@ -30,8 +30,8 @@ struct DialogueFields {
 };
 
 // Reads a JSON array of items, or an item a line in a file .txt or .jsonl or with longform answers.
-// Items without an answer are left out. Of several answers the first one is taken, as Megatron-LM
-// does. Throws IoError; FormatError naming the item and the field that it lacks.
+// Skips items without an answer, and uses the first of several answers, as Megatron-LM does. Throws
+// IoError; FormatError, which names the item and the missing field.
 std::vector<Dialogue> read_dialogues(const std::filesystem::path& file,
                                      const DialogueFields& fields);
 

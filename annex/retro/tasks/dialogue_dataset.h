@@ -9,7 +9,7 @@
 #include "megatron/data/gpt_batch.h"
 #include "megatron/data/sample_dataset.h"
 
-// Dialogues as samples and microbatches of a GPT or a Retro.
+// Samples and microbatches of dialogues, for a GPT or a Retro.
 namespace megatron {
 
 struct DialogueSampleOptions {
@@ -20,15 +20,16 @@ struct DialogueSampleOptions {
   int32_t eod = 0;              // fills neighbours
   int64_t num_neighbors = 0;    // k; 0: no neighbours are read
   int64_t neighbor_length = 0;  // r
-  bool reuse_top = false;       // neighbours begin with the contexts of the prompt, not behind them
+  bool reuse_top = false;  // neighbours include the contexts of the prompt; else only later ones
 };
 
-// A sample is the tokens of a dialogue, [s + 1]: prompt, answer, end and padding; then where the
-// answer begins and where its end token ends; then the tokens of its neighbours, [k, r]. A prompt
-// of more than s tokens is cut to s - 1, and an answer to what remains of s.
+// A sample has the tokens of a dialogue, [s + 1]: prompt, answer, end token and padding; then the
+// positions where the answer begins and where its end token ends; then the tokens of its
+// neighbours, [k, r]. A prompt of more than s tokens is truncated to s - 1, and an answer to the
+// rest of s.
 class DialogueDataset final : public SampleDataset {
  public:
-  // Has num_samples samples, the dialogues over and over; 0: each once. Throws ConfigError if there
+  // Cycles through the dialogues for num_samples samples; 0: each once. Throws ConfigError if there
   // is no dialogue. The tokenizer must outlive it.
   DialogueDataset(std::vector<Dialogue> dialogues, const DialogueSampleOptions& options,
                   int64_t num_samples, const Tokenizer& tokenizer);
@@ -37,7 +38,7 @@ class DialogueDataset final : public SampleDataset {
   int64_t sample_size() const override { return options_.seq_length + 1 + behind_text(options_); }
   void read(int64_t sample, std::span<int64_t> out) const override;
 
-  // Numbers of a sample behind its tokens.
+  // Number of integers after the tokens of a sample.
   static int64_t behind_text(const DialogueSampleOptions& options) {
     return 2 + options.num_neighbors * options.neighbor_length;
   }
@@ -49,10 +50,10 @@ class DialogueDataset final : public SampleDataset {
   const Tokenizer& tokenizer_;
 };
 
-// Makes a microbatch of such samples from one whose neighbor_tokens are the numbers behind the
-// text. With answer_loss_only labels count that are of an answer or end it, else all that counted.
-// A Retro sees two chunks, which have the same neighbours: the prompt, and what follows it. The
-// first chunk is as long as the shortest prompt, but at most half of the sequence.
+// Converts a microbatch of such samples, whose neighbor_tokens are the integers after the text.
+// With answer_loss_only only labels of the answer and its end token count in the loss. A Retro gets
+// two chunks with the same neighbours: the prompt, and the rest. The first chunk is as long as the
+// shortest prompt, but at most half of the sequence.
 void set_answers(GptBatch& batch, const DialogueSampleOptions& options, bool answer_loss_only);
 
 }  // namespace megatron

@@ -22,12 +22,12 @@ bool is_among(const std::string& name, std::initializer_list<std::string_view> n
   return std::ranges::find(names, name) != names.end();
 }
 
-// Their questions are whole dialogues, without contexts.
+// Data sets whose questions are whole dialogues without contexts.
 bool is_dialogue(const std::string& dataset) {
   return is_among(dataset, {"oasst", "quiet_cockatoo", "open_inst", "quiet-cockatoo_commercial"});
 }
 
-// Their questions are whole turns already.
+// Data sets whose questions are already whole turns.
 bool is_turn(const PromptOptions& options) {
   const std::string& name = options.dataset;
   if (is_among(name, {"doc2dial", "quac", "qrecc", "sharc"})) return true;
@@ -44,7 +44,7 @@ bool has_short_answers(const PromptOptions& options) {
          is_among(name, {"BioASQ", "DuoRC_ParaphraseRC", "TextbookQA"});
 }
 
-// What the user says: the question, and what kind of answer is wanted.
+// The user's message: the question, and an instruction for the kind of answer.
 std::string request_of(const std::string& question, const PromptOptions& options) {
   const std::string& name = options.dataset;
   const bool is_short = has_short_answers(options);

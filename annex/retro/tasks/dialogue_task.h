@@ -10,9 +10,9 @@
 
 namespace megatron {
 
-// Instruction tuning of a GPT or a Retro on dialogues: what `megatron retro-finetune` trains.
-// --data-path names data sets in a folder. A single one is evaluated on its dialogues for that;
-// Compat: several are blended and not evaluated, as in Megatron-LM.
+// Instruction tuning of a GPT or a Retro on dialogues, for `megatron retro-finetune`. --data-path
+// names data sets in a folder. A single one is evaluated on its validation dialogues; Compat:
+// several are blended and not evaluated, as in Megatron-LM.
 class DialogueTask final : public GptTask {
  public:
   struct Options {
@@ -22,7 +22,8 @@ class DialogueTask final : public GptTask {
     bool answer_loss_only = false;
   };
 
-  // `config` is resolved and has padded_vocab_size. Throws ConfigError for what Retro has not.
+  // `config` is resolved and has padded_vocab_size. Throws ConfigError for settings that Retro does
+  // not support.
   DialogueTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                Options options);
   ~DialogueTask() override { close(); }
@@ -41,8 +42,8 @@ class DialogueTask final : public GptTask {
   const Options options_;
 };
 
-// Fills what the model and its tokenizer say: lengths, special ids, and neighbours unless the gate
-// is closed.
+// Fills fields from the model and its tokenizer: lengths, special ids, and neighbours unless the
+// gate is closed.
 DialogueSampleOptions resolved_sample_options(DialogueSampleOptions options,
                                               const TransformerConfig& config,
                                               const Tokenizer& tokenizer);

@@ -19,11 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A letter's memory grows with the bytes that arrive: a header alone allocates none.
-constexpr int64_t kLetterStep = int64_t{4} << 20;
+// Memory for an unexpected message grows with the bytes that arrive: a header alone allocates none.
+constexpr int64_t kUnexpectedStep = int64_t{4} << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one message
-constexpr auto kLookAtWork = std::chrono::milliseconds(1000);
-constexpr auto kWhileBusy = std::chrono::milliseconds(2);
+constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
+constexpr auto kBusyPoll = std::chrono::milliseconds(2);
 
 bool is_message(const Call& call) {
   return call.operation == Operation::kSend || call.operation == Operation::kRecv;
@@ -46,13 +46,13 @@ bool is_valid(const Header& header) {
   return !is_message(call) || header.bytes == call.bytes();
 }
 
-struct MessageRouter::Letter {  // a message that arrived early
+struct MessageRouter::Unexpected {  // a message without a matching receive yet
   Header header;
   std::vector<std::byte> body;
 };
 
 struct MessageRouter::Awaited {
-  Parcel parcel;
+  Message message;
   int peer = 0;  // its rank in the world
   bool is_done = false;
 };
@@ -61,10 +61,10 @@ enum class MessageRouter::Phase { kHeader, kBody };
 
 struct MessageRouter::Peer {
   Phase phase = Phase::kHeader;
-  Awaited* to = nullptr;  // receiver of the body under way; null: a letter
-  Letter letter;
-  // By group, and whether it is a message or a collective.
-  std::map<std::pair<uint64_t, bool>, std::deque<Letter>> early;
+  Awaited* to = nullptr;  // receiver of the body in flight; null: `incoming`
+  Unexpected incoming;
+  // By group, and true for messages or false for collectives.
+  std::map<std::pair<uint64_t, bool>, std::deque<Unexpected>> unexpected;
 };
 
 struct MessageRouter::Posted {
@@ -77,61 +77,61 @@ struct MessageRouter::Mail {
   std::deque<Posted> posted;
 };
 
-class MessageRouter::Patience {
+class MessageRouter::WaitLimit {
  public:
-  explicit Patience(MessageRouter& office) : office_(&office) {}
+  explicit WaitLimit(MessageRouter& router) : router_(&router) {}
 
   // Call after progress.
   void reset() { begin_ = Clock::now(); }
-  // Call without progress: checks for news and yields. False if time is up.
+  // Call without progress: checks for reports and yields. False if time is up.
   bool wait(Lock& lock) {
-    MessageRouter& office = *office_;
+    MessageRouter& router = *router_;
     const Clock::time_point now = Clock::now();
-    office.hear_news_locked();
-    if (!office.may_go_on(begin_, now)) return false;
-    if (!has_said_ && now - begin_ > office.context_->timeout.load()) {
-      has_said_ = true;
-      office.warn_of_work();
+    router.read_reports();
+    if (!router.has_time_left(begin_, now)) return false;
+    if (!has_warned_ && now - begin_ > router.context_->timeout.load()) {
+      has_warned_ = true;
+      router.warn_of_work();
     }
-    office.wire_->rest(lock, now - begin_);
+    router.wire_->wait_briefly(lock, now - begin_);
     return true;
   }
 
  private:
-  MessageRouter* office_;
+  MessageRouter* router_;
   Clock::time_point begin_ = Clock::now();
-  bool has_said_ = false;
+  bool has_warned_ = false;
 };
 
-void MessageRouter::hear_news_locked() {
+void MessageRouter::read_reports() {
   const auto name_of = [&](int rank) {
     const std::vector<std::string>& hosts = context_->hosts;
     return fmt::format("rank {} of the world{}", rank,
                        hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(rank)]);
   };
-  if (const std::optional<Wire::News> failure = wire_->failure()) {
+  if (const std::optional<Wire::Report> failure = wire_->failure()) {
     failure_ = fmt::format("{} failed: {}", name_of(failure->rank), failure->message);
   }
-  while (const std::optional<Wire::News> work = wire_->work()) {
-    heard_work_ = Clock::now();
+  while (const std::optional<Wire::Report> work = wire_->work()) {
+    work_heard_ = Clock::now();
     last_work_ = fmt::format("{} is {}", name_of(work->rank), work->message);
   }
 }
 
-void MessageRouter::hear_news() {
+void MessageRouter::check_for_failures() {
   const std::lock_guard lock(mutex_);
-  hear_news_locked();
+  read_reports();
 }
 
-bool MessageRouter::may_go_on(Clock::time_point begin, Clock::time_point now) const {
-  return now - std::max(begin, heard_work_) <= context_->timeout.load();
+bool MessageRouter::has_time_left(Clock::time_point begin, Clock::time_point now) const {
+  return now - std::max(begin, work_heard_) <= context_->timeout.load();
 }
 
-bool MessageRouter::may_wait(Clock::time_point begin) {
+bool MessageRouter::may_keep_waiting(Clock::time_point begin) {
   const std::lock_guard lock(mutex_);
   waited_ = Clock::now();
-  hear_news_locked();
-  if (!may_go_on(begin, waited_)) return false;
+  read_reports();
+  if (!has_time_left(begin, waited_)) return false;
   if (waited_ - begin > context_->timeout.load() && std::exchange(warned_, begin) != begin) {
     warn_of_work();
   }
@@ -143,32 +143,32 @@ void MessageRouter::warn_of_work() const {
                    static_cast<double>(context_->timeout.load().count()) / 1000, last_work_));
 }
 
-// A sending that takes the office's lock for its destruction.
+// A sending whose destructor takes the router's lock.
 class MessageRouter::Started final : public Sending {
  public:
-  Started(MessageRouter& office, std::unique_ptr<Sending> sending)
-      : office_(office), sending_(std::move(sending)) {}
+  Started(MessageRouter& router, std::unique_ptr<Sending> sending)
+      : router_(router), sending_(std::move(sending)) {}
   ~Started() override {
-    const std::lock_guard lock(office_.mutex_);
+    const std::lock_guard lock(router_.mutex_);
     sending_.reset();
   }
   bool is_done() override { return sending_->is_done(); }
 
  private:
-  MessageRouter& office_;
+  MessageRouter& router_;
   std::unique_ptr<Sending> sending_;
 };
 
 MessageRouter::MessageRouter(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
-                             ProgressThread porter)
+                             ProgressThread thread)
     : wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
       context_(std::move(context)),
       mail_(std::make_unique<Mail>()) {
-  if (porter == ProgressThread::kNone) return;
+  if (thread == ProgressThread::kNone) return;
   try {
-    porter_ = std::thread([this] { run_porter(); });
+    progress_thread_ = std::thread([this] { run_progress_thread(); });
   } catch (const std::system_error& error) {
     throw CommError(
         fmt::format("rank {} cannot start a thread: {}; raise the limit of processes "
@@ -177,22 +177,22 @@ MessageRouter::MessageRouter(std::unique_ptr<Wire> wire, std::shared_ptr<RankCon
   }
 }
 
-MessageRouter::~MessageRouter() { stop_porter(); }
+MessageRouter::~MessageRouter() { stop_progress_thread(); }
 
-void MessageRouter::stop_porter() {
+void MessageRouter::stop_progress_thread() {
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
   }
   wire_->wake();
-  if (porter_.joinable()) porter_.join();
+  if (progress_thread_.joinable()) progress_thread_.join();
 }
 
-void MessageRouter::run_porter() {
+void MessageRouter::run_progress_thread() {
   Lock lock(mutex_);
   while (!is_over_) {
     try {
-      tend();
+      make_progress();
     } catch (const std::exception& error) {
       // The rank's next call reports the error.
       debug(fmt::format("rank {}: {}", rank_, error.what()));
@@ -200,22 +200,22 @@ void MessageRouter::run_porter() {
     const auto timeout = context_->timeout.load();
     const std::chrono::milliseconds pause =
         std::max(std::chrono::milliseconds(1),
-                 wire_->is_busy() ? kWhileBusy : std::min(kLookAtWork, timeout / 8));
+                 wire_->is_busy() ? kBusyPoll : std::min(kHeartbeat, timeout / 8));
     lock.unlock();
-    wire_->wait_to_tend(pause);
+    wire_->wait_for_progress(pause);
     lock.lock();
   }
 }
 
-void MessageRouter::tend() {
-  wire_->tend();
+void MessageRouter::make_progress() {
+  wire_->progress();
   if (is_waiting_) return;
-  forget_posted();
+  discard_sent();
   const Clock::time_point now = Clock::now();
-  const auto interval = std::min(kLookAtWork, context_->timeout.load() / 8);
-  if (now - told_work_ < interval || now - waited_ < interval) return;
+  const auto interval = std::min(kHeartbeat, context_->timeout.load() / 8);
+  if (now - work_reported_ < interval || now - waited_ < interval) return;
   if (const std::optional<std::string> what = context_->activity.what()) {
-    told_work_ = now;
+    work_reported_ = now;
     wire_->tell_work(*what);
   }
 }
@@ -227,13 +227,13 @@ std::optional<std::string> MessageRouter::failure() const {
 }
 
 void MessageRouter::tell_failure(const std::string& message) {
-  stop_porter();
+  stop_progress_thread();
   const std::lock_guard lock(mutex_);
   wire_->tell_failure(message);
 }
 
 void MessageRouter::close() {
-  stop_porter();
+  stop_progress_thread();
   const std::lock_guard lock(mutex_);
   wire_->close();
 }
@@ -248,45 +248,47 @@ MessageRouter::Traffic MessageRouter::traffic() const {
 void MessageRouter::check(const Round& round, const Awaited& awaited, const Header& header) const {
   const Call& theirs = header.call;
   const Call& ours = round.call;
-  const bool has_size = header.bytes == awaited.parcel.bytes;
+  const bool has_size = header.bytes == awaited.message.bytes;
   if (is_message(ours)) {
     if (has_size && theirs.count == ours.count && theirs.dtype == ours.dtype) return;
     throw CommError(fmt::format("{}: {} expects a message that {} did not send: {}",
                                 round.self.name_of(ours), round.self.name_of(round.self.rank()),
-                                round.self.name_of(awaited.parcel.member), theirs.str()));
+                                round.self.name_of(awaited.message.member), theirs.str()));
   }
   if (theirs == ours && has_size) return;
   throw CommError(fmt::format("group {}: members made different calls: {} called {}, {} called {}",
                               round.self.membership().name, round.self.name_of(round.self.rank()),
-                              ours.str(), round.self.name_of(awaited.parcel.member), theirs.str()));
+                              ours.str(), round.self.name_of(awaited.message.member),
+                              theirs.str()));
 }
 
-void MessageRouter::begin_letter(int peer, Peer& from) {
-  std::vector<std::byte>& body = from.letter.body;
+void MessageRouter::receive_unexpected(int peer, Peer& from) {
+  std::vector<std::byte>& body = from.incoming.body;
   const auto have = static_cast<int64_t>(body.size());
-  const int64_t rest = from.letter.header.bytes - have;
-  const int64_t step = wire_->takes_parts() ? std::min(rest, std::max(have, kLetterStep)) : rest;
+  const int64_t rest = from.incoming.header.bytes - have;
+  const int64_t step =
+      wire_->takes_parts() ? std::min(rest, std::max(have, kUnexpectedStep)) : rest;
   body.resize(static_cast<size_t>(have + step));
   wire_->begin_body(peer, body.data() + have, step);
 }
 
-bool MessageRouter::is_letter_done(int peer, Peer& from) {
+bool MessageRouter::is_unexpected_done(int peer, Peer& from) {
   while (wire_->is_body_done(peer)) {
-    if (static_cast<int64_t>(from.letter.body.size()) == from.letter.header.bytes) return true;
-    begin_letter(peer, from);
+    if (static_cast<int64_t>(from.incoming.body.size()) == from.incoming.header.bytes) return true;
+    receive_unexpected(peer, from);
   }
   return false;
 }
 
 bool MessageRouter::progress(const Round& round, Awaited& awaited) {
   Peer& peer = mail_->peers[awaited.peer];
-  std::deque<Letter>& early = peer.early[{round.group, is_message(round.call)}];
-  if (peer.to == nullptr && !early.empty()) {
-    const Letter letter = std::move(early.front());
-    early.pop_front();
-    check(round, awaited, letter.header);
-    if (awaited.parcel.bytes > 0) {
-      std::memcpy(awaited.parcel.data, letter.body.data(), letter.body.size());
+  std::deque<Unexpected>& unexpected = peer.unexpected[{round.group, is_message(round.call)}];
+  if (peer.to == nullptr && !unexpected.empty()) {
+    const Unexpected message = std::move(unexpected.front());
+    unexpected.pop_front();
+    check(round, awaited, message.header);
+    if (awaited.message.bytes > 0) {
+      std::memcpy(awaited.message.data, message.body.data(), message.body.size());
     }
     return awaited.is_done = true;
   }
@@ -300,19 +302,20 @@ bool MessageRouter::progress(const Round& round, Awaited& awaited) {
     if (header->group == round.group && is_message(header->call) == is_message(round.call)) {
       check(round, awaited, *header);
       peer.to = &awaited;
-      wire_->begin_body(awaited.peer, awaited.parcel.data, header->bytes);
+      wire_->begin_body(awaited.peer, awaited.message.data, header->bytes);
     } else {
-      peer.letter.header = *header;
-      begin_letter(awaited.peer, peer);
+      peer.incoming.header = *header;
+      receive_unexpected(awaited.peer, peer);
     }
   }
   if (peer.to != nullptr) {
     if (!wire_->is_body_done(awaited.peer)) return false;
     std::exchange(peer.to, nullptr)->is_done = true;
   } else {
-    if (!is_letter_done(awaited.peer, peer)) return false;
-    const Header& header = peer.letter.header;
-    peer.early[{header.group, is_message(header.call)}].push_back(std::exchange(peer.letter, {}));
+    if (!is_unexpected_done(awaited.peer, peer)) return false;
+    const Header& header = peer.incoming.header;
+    peer.unexpected[{header.group, is_message(header.call)}].push_back(
+        std::exchange(peer.incoming, {}));
   }
   peer.phase = Phase::kHeader;
   return true;
@@ -324,11 +327,11 @@ void MessageRouter::throw_if_released(const Round& round) const {
                               round.self.name_of(round.self.rank()), failure_));
 }
 
-void MessageRouter::give_up(const Round& round, std::span<const Awaited> awaited) const {
+void MessageRouter::throw_timeout(const Round& round, std::span<const Awaited> awaited) const {
   std::string missing;
   for (const Awaited& one : awaited) {
     if (one.is_done) continue;
-    missing += (missing.empty() ? "" : ", ") + round.self.name_of(one.parcel.member);
+    missing += (missing.empty() ? "" : ", ") + round.self.name_of(one.message.member);
   }
   if (missing.empty()) missing = "a member to receive the message";
   round.self.print_flight_records();
@@ -338,35 +341,35 @@ void MessageRouter::give_up(const Round& round, std::span<const Awaited> awaited
                               missing));
 }
 
-std::unique_ptr<Sending> MessageRouter::begin(const Round& round, const Parcel& parcel) {
-  const int peer = round.self.membership().world_ranks[static_cast<size_t>(parcel.member)];
+std::unique_ptr<Sending> MessageRouter::begin(const Round& round, const Message& message) {
+  const int peer = round.self.membership().world_ranks[static_cast<size_t>(message.member)];
   mail_->peers.try_emplace(peer);
   traffic_.messages += 1;
-  traffic_.bytes += parcel.bytes;
-  return wire_->send(peer, {round.group, round.call, parcel.bytes}, parcel.data);
+  traffic_.bytes += message.bytes;
+  return wire_->send(peer, {round.group, round.call, message.bytes}, message.data);
 }
 
-std::unique_ptr<Sending> MessageRouter::start(const Round& round, const Parcel& parcel) {
+std::unique_ptr<Sending> MessageRouter::start(const Round& round, const Message& message) {
   const std::lock_guard lock(mutex_);
   throw_if_released(round);
-  return std::make_unique<Started>(*this, begin(round, parcel));
+  return std::make_unique<Started>(*this, begin(round, message));
 }
 
-void MessageRouter::exchange(const Round& round, std::span<const Parcel> out,
-                             std::span<const Parcel> in) {
+void MessageRouter::exchange(const Round& round, std::span<const Message> out,
+                             std::span<const Message> in) {
   Lock lock(mutex_);
   throw_if_released(round);
-  forget_posted();
+  discard_sent();
   std::deque<std::unique_ptr<Sending>> sendings;
-  for (const Parcel& parcel : out) sendings.push_back(begin(round, parcel));
+  for (const Message& message : out) sendings.push_back(begin(round, message));
   std::vector<Awaited> awaited;
   awaited.reserve(in.size());
-  for (const Parcel& parcel : in) {
+  for (const Message& message : in) {
     awaited.push_back(
-        {parcel, round.self.membership().world_ranks[static_cast<size_t>(parcel.member)]});
+        {message, round.self.membership().world_ranks[static_cast<size_t>(message.member)]});
   }
   is_waiting_ = true;
-  Patience patience(*this);
+  WaitLimit limit(*this);
   for (;;) {
     bool has_moved = false;
     bool is_done = true;
@@ -377,13 +380,13 @@ void MessageRouter::exchange(const Round& round, std::span<const Parcel> out,
     has_moved |= std::erase_if(sendings, [](const auto& one) { return one->is_done(); }) > 0;
     if (is_done && sendings.empty()) break;
     if (has_moved) {
-      patience.reset();
+      limit.reset();
       continue;
     }
-    forget_posted();  // also continues sendings
-    const bool has_time = patience.wait(lock);
+    discard_sent();  // also continues sendings
+    const bool has_time = limit.wait(lock);
     throw_if_released(round);
-    if (!has_time) give_up(round, awaited);
+    if (!has_time) throw_timeout(round, awaited);
   }
   is_waiting_ = false;
   if (!mail_->posted.empty()) wire_->wake();
@@ -394,43 +397,43 @@ void MessageRouter::finish(const Round& round, std::deque<std::unique_ptr<Sendin
   std::vector<std::unique_ptr<Sending>> done;  // destroyed without the lock
   Lock lock(mutex_);
   is_waiting_ = true;
-  Patience patience(*this);
+  WaitLimit limit(*this);
   while (sendings.size() > left) {
     if (sendings.front()->is_done()) {
       done.push_back(std::move(sendings.front()));
       sendings.pop_front();
-      patience.reset();
+      limit.reset();
       continue;
     }
-    const bool has_time = patience.wait(lock);
+    const bool has_time = limit.wait(lock);
     throw_if_released(round);
-    if (!has_time) give_up(round, {});
+    if (!has_time) throw_timeout(round, {});
   }
   is_waiting_ = false;
 }
 
-void MessageRouter::post(const Round& round, const Parcel& parcel) {
+void MessageRouter::post(const Round& round, const Message& message) {
   const std::lock_guard lock(mutex_);
   throw_if_released(round);
-  forget_posted();
+  discard_sent();
   Posted& posted = mail_->posted.emplace_back();
-  const auto* const data = static_cast<const std::byte*>(parcel.data);
-  posted.body.assign(data, data + parcel.bytes);
-  posted.sending = begin(round, {parcel.member, posted.body.data(), parcel.bytes});
-  forget_posted();
+  const auto* const data = static_cast<const std::byte*>(message.data);
+  posted.body.assign(data, data + message.bytes);
+  posted.sending = begin(round, {message.member, posted.body.data(), message.bytes});
+  discard_sent();
   if (!mail_->posted.empty()) wire_->wake();
 }
 
-void MessageRouter::forget_posted() {
+void MessageRouter::discard_sent() {
   std::erase_if(mail_->posted, [](const Posted& one) { return one.sending->is_done(); });
 }
 
 void MessageRouter::flush() {
   Lock lock(mutex_);
   is_waiting_ = true;
-  Patience patience(*this);
-  for (forget_posted(); !mail_->posted.empty(); forget_posted()) {
-    if (!patience.wait(lock)) {
+  WaitLimit limit(*this);
+  for (discard_sent(); !mail_->posted.empty(); discard_sent()) {
+    if (!limit.wait(lock)) {
       throw CommError(fmt::format("{} messages from rank {} of the world were not received",
                                   mail_->posted.size(), rank_));
     }

@@ -15,15 +15,15 @@
 
 namespace megatron::comm {
 
-// Sorts incoming messages of the wire by group. One for a process. A separate thread tends the wire
-// while the rank computes: it sends messages, accepts connections, and tells others that this rank
-// is busy (Working).
+// Matches incoming messages of the wire with groups; one per process. A progress thread serves the
+// wire while the rank computes: it sends messages, accepts connections, and sends heartbeats that
+// report this rank's work (Working).
 class MessageRouter {
  public:
-  // Without a porter (tests with thousands of offices) only waiting ranks tend the wire.
+  // kNone: only ranks that wait make progress (tests with thousands of routers).
   enum class ProgressThread { kThread, kNone };
   MessageRouter(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
-                ProgressThread porter = ProgressThread::kThread);
+                ProgressThread thread = ProgressThread::kThread);
   ~MessageRouter();
   MessageRouter(const MessageRouter&) = delete;
   MessageRouter& operator=(const MessageRouter&) = delete;
@@ -32,10 +32,10 @@ class MessageRouter {
   int size() const { return size_; }
   const std::shared_ptr<RankContext>& context() const { return context_; }
 
-  // A message to or from a member of a group.
-  struct Parcel {
+  // Data sent to or received from a member of a group.
+  struct Message {
     int member = 0;
-    void* data = nullptr;  // only read if it is sent
+    void* data = nullptr;  // only read by a send
     int64_t bytes = 0;
   };
   // The current call of one group.
@@ -44,37 +44,36 @@ class MessageRouter {
     uint64_t group;
     Call call;
   };
-  // Sends and receives all parcels and waits for them. Every sender must have made the same call as
-  // this rank, with as many bytes. Throws CommError, which names the ranks that did not.
-  void exchange(const Round& round, std::span<const Parcel> out, std::span<const Parcel> in);
+  // Sends and receives all messages and waits for them. Throws CommError, which names the ranks, if
+  // a sender made another call or sent another number of bytes.
+  void exchange(const Round& round, std::span<const Message> out, std::span<const Message> in);
   // Sends a copy, without waiting.
-  void post(const Round& round, const Parcel& parcel);
+  void post(const Round& round, const Message& message);
   // Starts sending data that stays unchanged until the sending is done.
-  std::unique_ptr<Sending> start(const Round& round, const Parcel& parcel);
-  // Waits until all but `left` of the sendings are done.
+  std::unique_ptr<Sending> start(const Round& round, const Message& message);
+  // Waits until at most `left` sendings are pending.
   void finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings, size_t left = 0);
-  // Waits until all posted messages have left.
+  // Waits until all posted messages have been sent.
   void flush();
 
-  // Another rank's report of its failure, as soon as a call of this rank has noticed it. Thread
-  // safe.
+  // The failure of another rank, once a call of this rank has received its report. Thread safe.
   std::optional<std::string> failure() const;
   // As in Transport. Thread safe.
-  void hear_news();
-  bool may_wait(std::chrono::steady_clock::time_point begin);
-  // Tells the others that this process ends after a failure; or that all is done.
+  void check_for_failures();
+  bool may_keep_waiting(std::chrono::steady_clock::time_point begin);
+  // Reports to the others that this process ends, after a failure or normally.
   void tell_failure(const std::string& message);
   void close();
 
   struct Traffic {
     int64_t messages = 0;
     int64_t bytes = 0;
-    int64_t peers = 0;  // ranks that messages went to or came from
+    int64_t peers = 0;  // ranks with messages to or from this one
   };
   Traffic traffic() const;
 
  private:
-  struct Letter;
+  struct Unexpected;
   struct Awaited;
   enum class Phase;
   struct Peer;
@@ -83,24 +82,24 @@ class MessageRouter {
   using Lock = std::unique_lock<std::mutex>;
   class Started;
 
-  std::unique_ptr<Sending> begin(const Round& round, const Parcel& parcel);
-  // Advances what has arrived from the peer of `awaited`. True if anything has.
+  std::unique_ptr<Sending> begin(const Round& round, const Message& message);
+  // Processes data from the peer of `awaited`. True if any has arrived.
   bool progress(const Round& round, Awaited& awaited);
-  void begin_letter(int peer, Peer& from);
-  bool is_letter_done(int peer, Peer& from);
+  void receive_unexpected(int peer, Peer& from);
+  bool is_unexpected_done(int peer, Peer& from);
   void check(const Round& round, const Awaited& awaited, const Header& header) const;
-  void forget_posted();
-  void hear_news_locked();
-  bool may_go_on(std::chrono::steady_clock::time_point begin,
-                 std::chrono::steady_clock::time_point now) const;
+  void discard_sent();
+  void read_reports();
+  bool has_time_left(std::chrono::steady_clock::time_point begin,
+                     std::chrono::steady_clock::time_point now) const;
   void warn_of_work() const;
-  [[noreturn]] void give_up(const Round& round, std::span<const Awaited> awaited) const;
+  [[noreturn]] void throw_timeout(const Round& round, std::span<const Awaited> awaited) const;
   void throw_if_released(const Round& round) const;
-  void tend();
-  void run_porter();
-  void stop_porter();
-  // Between two polls: checks for failures and time-outs, and yields.
-  class Patience;
+  void make_progress();
+  void run_progress_thread();
+  void stop_progress_thread();
+  // A waiting loop's pause between polls: checks for failures and time-outs, and yields.
+  class WaitLimit;
 
   std::unique_ptr<Wire> wire_;
   const int rank_;
@@ -112,13 +111,13 @@ class MessageRouter {
   std::string failure_;
   Traffic traffic_;
   bool is_waiting_ = false;                         // the rank is in a call
-  std::chrono::steady_clock::time_point waited_{};  // the last may_wait()
-  std::chrono::steady_clock::time_point warned_{};  // the begin of the last wait with a warning
-  std::chrono::steady_clock::time_point told_work_{};
-  std::chrono::steady_clock::time_point heard_work_{};
-  std::string last_work_;  // which rank, and its work
+  std::chrono::steady_clock::time_point waited_{};  // the last may_keep_waiting()
+  std::chrono::steady_clock::time_point warned_{};  // beginning of the last wait with a warning
+  std::chrono::steady_clock::time_point work_reported_{};
+  std::chrono::steady_clock::time_point work_heard_{};
+  std::string last_work_;  // "rank 3 is saving iteration 40"
   bool is_over_ = false;
-  std::thread porter_;
+  std::thread progress_thread_;
 };
 
 }  // namespace megatron::comm

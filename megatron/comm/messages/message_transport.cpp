@@ -36,17 +36,17 @@ uint64_t identity(const Membership& membership, int number) {
 
 }  // namespace
 
-MessageTransport::MessageTransport(std::shared_ptr<MessageRouter> office, Membership membership,
+MessageTransport::MessageTransport(std::shared_ptr<MessageRouter> router, Membership membership,
                                    int direct)
-    : Transport(std::move(membership), office->context()),
-      office_(std::move(office)),
+    : Transport(std::move(membership), router->context()),
+      router_(std::move(router)),
       direct_(direct),
       group_(identity(
           this->membership(),
           context().num_groups[{this->membership().name, this->membership().world_ranks}]++)) {}
 
 std::shared_ptr<Transport> MessageTransport::subgroup(Membership membership) {
-  return std::make_shared<MessageTransport>(office_, std::move(membership), direct_);
+  return std::make_shared<MessageTransport>(router_, std::move(membership), direct_);
 }
 
 std::byte* MessageTransport::scratch(int64_t bytes) {
@@ -66,8 +66,8 @@ std::vector<const void*> MessageTransport::inputs(const void* own, int64_t bytes
 template <class ToPeer, class FromPeer>
 void MessageTransport::exchange_all(const Round& round, const ToPeer& to_peer,
                                     const FromPeer& from_peer) {
-  std::vector<Parcel> out;
-  std::vector<Parcel> in;
+  std::vector<Message> out;
+  std::vector<Message> in;
   for (int step = 1; step < size();
        ++step) {  // spreads the load: members start with different peers
     const int to = (rank() + step) % size();
@@ -75,7 +75,7 @@ void MessageTransport::exchange_all(const Round& round, const ToPeer& to_peer,
     out.push_back(to_peer(to));
     in.push_back(from_peer(from));
   }
-  office_->exchange(round, out, in);
+  router_->exchange(round, out, in);
 }
 
 void MessageTransport::reduce_scatter_directly(const Round& round, const void* in, void* out) {
@@ -93,10 +93,10 @@ void MessageTransport::reduce_scatter_directly(const Round& round, const void* i
     exchange_all(
         round,
         [&](int to) {
-          return Parcel{to, part(to), bytes};
+          return Message{to, part(to), bytes};
         },
         [&](int from) {
-          return Parcel{from, scratch_.data() + from * bytes, bytes};
+          return Message{from, scratch_.data() + from * bytes, bytes};
         });
     void* const result = message_byte(out, begin * width);
     reduce_in_order({&result, 1}, inputs(part(rank()), bytes), count, call.dtype, call.reduce);
@@ -113,10 +113,10 @@ void MessageTransport::all_reduce_directly(const Round& round, void* x) {
     exchange_all(
         round,
         [&](int to) {
-          return Parcel{to, x, bytes};
+          return Message{to, x, bytes};
         },
         [&](int from) {
-          return Parcel{from, scratch_.data() + from * bytes, bytes};
+          return Message{from, scratch_.data() + from * bytes, bytes};
         });
     return reduce_in_order({&x, 1}, inputs(x, bytes), call.count, call.dtype, call.reduce);
   }
@@ -133,20 +133,20 @@ void MessageTransport::all_reduce_directly(const Round& round, void* x) {
     exchange_all(
         round,
         [&](int to) {
-          return Parcel{to, share(to), bytes(to)};
+          return Message{to, share(to), bytes(to)};
         },
         [&](int from) {
-          return Parcel{from, scratch_.data() + from * own_bytes, own_bytes};
+          return Message{from, scratch_.data() + from * own_bytes, own_bytes};
         });
     void* const own = share(rank());
     reduce_in_order({&own, 1}, inputs(own, own_bytes), own_bytes / width, call.dtype, call.reduce);
     exchange_all(
         round,
         [&](int to) {
-          return Parcel{to, own, own_bytes};
+          return Message{to, own, own_bytes};
         },
         [&](int from) {
-          return Parcel{from, share(from), bytes(from)};
+          return Message{from, share(from), bytes(from)};
         });
   }
 }
@@ -156,13 +156,13 @@ void MessageTransport::gather_up(const Round& round, std::byte* blocks, int64_t 
   for (int step = 1; step < size(); step *= 2) {
     if ((rank() & step) != 0) {
       const int count = std::min(step, size() - rank());
-      const Parcel subtree{rank() - step, blocks + rank() * bytes, count * bytes};
-      return office_->exchange(round, {&subtree, 1}, {});
+      const Message subtree{rank() - step, blocks + rank() * bytes, count * bytes};
+      return router_->exchange(round, {&subtree, 1}, {});
     }
     const int child = rank() + step;
     if (child >= size()) continue;
-    const Parcel subtree{child, blocks + child * bytes, std::min(step, size() - child) * bytes};
-    office_->exchange(round, {}, {&subtree, 1});
+    const Message subtree{child, blocks + child * bytes, std::min(step, size() - child) * bytes};
+    router_->exchange(round, {}, {&subtree, 1});
   }
 }
 
@@ -176,16 +176,16 @@ void MessageTransport::spread_down(const Round& round, std::byte* data, int64_t 
   do {
     const int64_t piece = std::min(kMessagePieceBytes, bytes - begin);
     if (place > 0) {
-      const Parcel wanted{member_at(place - reach), data + begin, piece};
-      office_->exchange(round, {}, {&wanted, 1});
+      const Message wanted{member_at(place - reach), data + begin, piece};
+      router_->exchange(round, {}, {&wanted, 1});
     }
     for (int step = reach / 2; step > 0; step /= 2) {
       if (place + step >= size()) continue;
-      sendings.push_back(office_->start(round, {member_at(place + step), data + begin, piece}));
+      sendings.push_back(router_->start(round, {member_at(place + step), data + begin, piece}));
     }
     begin += piece;
   } while (begin < bytes);
-  office_->finish(round, sendings);
+  router_->finish(round, sendings);
 }
 
 void MessageTransport::all_reduce_by_tree(const Round& round, void* x) {
@@ -206,9 +206,9 @@ void MessageTransport::all_gather_by_ring(const Round& round, std::byte* out, in
   for (int step = 0; step + 1 < size(); ++step) {
     const int mine = (rank() + size() - step) % size();
     const int theirs = (previous + size() - step) % size();
-    const Parcel to{next, out + mine * bytes, bytes};
-    const Parcel from{previous, out + theirs * bytes, bytes};
-    office_->exchange(round, {&to, 1}, {&from, 1});
+    const Message to{next, out + mine * bytes, bytes};
+    const Message from{previous, out + theirs * bytes, bytes};
+    router_->exchange(round, {&to, 1}, {&from, 1});
   }
 }
 
@@ -218,9 +218,9 @@ void MessageTransport::all_to_all(const Round& round, const void* in, void* out)
   for (int step = 1; step < size(); ++step) {
     const int to = (rank() + step) % size();
     const int from = (rank() + size() - step) % size();
-    const Parcel sent{to, message_byte(in, to * bytes), bytes};
-    const Parcel wanted{from, message_byte(out, from * bytes), bytes};
-    office_->exchange(round, {&sent, 1}, {&wanted, 1});
+    const Message sent{to, message_byte(in, to * bytes), bytes};
+    const Message wanted{from, message_byte(out, from * bytes), bytes};
+    router_->exchange(round, {&sent, 1}, {&wanted, 1});
   }
 }
 
@@ -231,7 +231,7 @@ class MessageTransport::Chain {
  public:
   // For windows of at most `elements`.
   Chain(MessageTransport& self, const Round& round, int64_t elements)
-      : office_(*self.office_),
+      : router_(*self.router_),
         round_(round),
         rank_(self.rank()),
         last_(self.size() - 1),
@@ -251,8 +251,8 @@ class MessageTransport::Chain {
       if (i < num_windows) add(i, window_at(i));
       if (i >= kWindows && rank_ < last_) take_back(i - kWindows, window_at(i - kWindows));
     }
-    office_.finish(round_, up_);
-    office_.finish(round_, down_);
+    router_.finish(round_, up_);
+    router_.finish(round_, down_);
   }
 
  private:
@@ -260,16 +260,16 @@ class MessageTransport::Chain {
     const DType dtype = round_.call.dtype;
     std::byte* const sums = sums_ + i % kWindows * slot_bytes_;
     const int64_t bytes = window.count * size_of(sum_dtype(dtype));
-    office_.finish(round_, up_, kWindows - 1);  // its last content has left
+    router_.finish(round_, up_, kWindows - 1);  // its last content has left
     if (rank_ == 0) {
       begin_sum(sums, window.own, window.count, dtype);
     } else {
-      const Parcel below{rank_ - 1, sums, bytes};
-      office_.exchange(round_, {}, {&below, 1});
+      const Message below{rank_ - 1, sums, bytes};
+      router_.exchange(round_, {}, {&below, 1});
       add_to_sum(sums, window.own, window.count, dtype, round_.call.reduce);
     }
     if (rank_ < last_) {
-      up_.push_back(office_.start(round_, {rank_ + 1, sums, bytes}));
+      up_.push_back(router_.start(round_, {rank_ + 1, sums, bytes}));
     } else {
       std::byte* const result = place(i, window);
       end_sum(result, sums, window.count, dtype);
@@ -279,22 +279,22 @@ class MessageTransport::Chain {
   void take_back(int64_t i, const Window& window) {
     if (rank_ < window.lowest) return;
     std::byte* const result = place(i, window);
-    const Parcel above{rank_ + 1, result, window.count * size_of(round_.call.dtype)};
-    office_.exchange(round_, {}, {&above, 1});
+    const Message above{rank_ + 1, result, window.count * size_of(round_.call.dtype)};
+    router_.exchange(round_, {}, {&above, 1});
     pass_on(window, result);
   }
   std::byte* place(int64_t i, const Window& window) {
-    office_.finish(round_, down_, kWindows - 1);
+    router_.finish(round_, down_, kWindows - 1);
     return window.result != nullptr ? message_byte(window.result, 0)
                                     : passed_ + i % kWindows * slot_bytes_;
   }
   void pass_on(const Window& window, std::byte* result) {
     if (rank_ <= window.lowest) return;
     down_.push_back(
-        office_.start(round_, {rank_ - 1, result, window.count * size_of(round_.call.dtype)}));
+        router_.start(round_, {rank_ - 1, result, window.count * size_of(round_.call.dtype)}));
   }
 
-  MessageRouter& office_;
+  MessageRouter& router_;
   const Round& round_;
   const int rank_;
   const int last_;
@@ -349,10 +349,10 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
         return exchange_all(
             round,
             [&](int to) {
-              return Parcel{to, own, bytes};
+              return Message{to, own, bytes};
             },
             [&](int from) {
-              return Parcel{from, message_byte(out, from * bytes), bytes};
+              return Message{from, message_byte(out, from * bytes), bytes};
             });
       }
       if (!is_small) return all_gather_by_ring(round, message_byte(out, 0), bytes);
@@ -363,7 +363,7 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
     default:  // a barrier
       if (is_direct()) {
         return exchange_all(
-            round, [](int to) { return Parcel{to}; }, [](int from) { return Parcel{from}; });
+            round, [](int to) { return Message{to}; }, [](int from) { return Message{from}; });
       }
       gather_up(round, nullptr, 0);
       return spread_down(round, nullptr, 0, 0);
@@ -371,16 +371,16 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
 }
 
 void MessageTransport::exchange(std::span<const Transfer> transfers) {
-  const auto parcel = [](const Transfer& transfer) {
-    return Parcel{transfer.peer, transfer.view.data, transfer.view.bytes()};
+  const auto message = [](const Transfer& transfer) {
+    return Message{transfer.peer, transfer.view.data, transfer.view.bytes()};
   };
   for (const Transfer& transfer : transfers) {
-    if (transfer.is_send) office_->post({*this, group_, call_of(transfer)}, parcel(transfer));
+    if (transfer.is_send) router_->post({*this, group_, call_of(transfer)}, message(transfer));
   }
   for (const Transfer& transfer : transfers) {
     if (transfer.is_send) continue;
-    const Parcel wanted = parcel(transfer);
-    office_->exchange({*this, group_, call_of(transfer)}, {}, {&wanted, 1});
+    const Message wanted = message(transfer);
+    router_->exchange({*this, group_, call_of(transfer)}, {}, {&wanted, 1});
   }
 }
 

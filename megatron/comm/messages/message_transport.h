@@ -15,9 +15,9 @@
 namespace megatron::comm {
 
 // Collectives between processes, built on messages. Sums are taken in rank order, so they have the
-// same bits as those of threads. In a group of at most `direct` members every two exchange
-// directly, which is fastest. In a larger group a rank has few peers, and its memory does not
-// depend on the size of the group:
+// same bits as those of threads. Members of groups of at most `direct` exchange pairwise, which is
+// fastest. In a larger group a rank has few peers, and its memory does not depend on the size of
+// the group:
 //
 //   barrier, small all_gather, small all_reduce   up a binary tree to rank 0 and down again
 //   broadcast                                     down a binary tree from the root
@@ -28,20 +28,20 @@ namespace megatron::comm {
 class MessageTransport final : public Transport {
  public:
   static constexpr int kDirect = 8;
-  MessageTransport(std::shared_ptr<MessageRouter> office, Membership membership,
+  MessageTransport(std::shared_ptr<MessageRouter> router, Membership membership,
                    int direct = kDirect);
 
   std::shared_ptr<Transport> subgroup(Membership membership) override;
   void run(const Call& call, const void* in, void* out) override;
   void exchange(std::span<const Transfer> transfers) override;
-  std::optional<std::string> failure() const override { return office_->failure(); }
-  void hear_news() override { office_->hear_news(); }
-  bool may_wait(std::chrono::steady_clock::time_point begin) override {
-    return office_->may_wait(begin);
+  std::optional<std::string> failure() const override { return router_->failure(); }
+  void check_for_failures() override { router_->check_for_failures(); }
+  bool may_keep_waiting(std::chrono::steady_clock::time_point begin) override {
+    return router_->may_keep_waiting(begin);
   }
 
  private:
-  using Parcel = MessageRouter::Parcel;
+  using Message = MessageRouter::Message;
   using Round = MessageRouter::Round;
   using Sendings = std::deque<std::unique_ptr<Sending>>;
 
@@ -52,30 +52,30 @@ class MessageTransport final : public Transport {
   void exchange_all(const Round& round, const ToPeer& to_peer, const FromPeer& from_peer);
   void reduce_scatter_directly(const Round& round, const void* in, void* out);
   void all_reduce_directly(const Round& round, void* x);
-  // The inputs of all members for one piece: `own`, and the others received into scratch_.
+  // The inputs of all members for one piece: `own`, and the others, received into scratch_.
   std::vector<const void*> inputs(const void* own, int64_t bytes) const;
   std::byte* scratch(int64_t bytes);
 
   // Gathers at rank 0 the `bytes` of every member i at blocks + i * bytes.
   void gather_up(const Round& round, std::byte* blocks, int64_t bytes);
-  // From the root to all, in pieces.
+  // Broadcasts from the root, in pieces.
   void spread_down(const Round& round, std::byte* data, int64_t bytes, int root);
   void all_reduce_by_tree(const Round& round, void* x);
   void all_gather_by_ring(const Round& round, std::byte* out, int64_t bytes);
   void all_to_all(const Round& round, const void* in, void* out);
 
-  // A piece of a sum on its way along the chain.
+  // A pipelined piece of a sum along the chain.
   struct Window {
     const void* own = nullptr;  // this rank's input
-    void* result = nullptr;     // output of this rank; null: it only passes the sum on
+    void* result = nullptr;     // output of this rank; null: it only forwards the sum
     int64_t count = 0;          // elements
-    int lowest = 0;             // the lowest rank that wants the result
+    int lowest = 0;             // lowest rank that needs the result
   };
   class Chain;
   void all_reduce_by_chain(const Round& round, void* x);
   void reduce_scatter_by_chain(const Round& round, const void* in, void* out);
 
-  const std::shared_ptr<MessageRouter> office_;
+  const std::shared_ptr<MessageRouter> router_;
   const int direct_;
   const uint64_t group_;
   std::vector<std::byte> scratch_;

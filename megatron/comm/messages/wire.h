@@ -11,27 +11,27 @@
 
 namespace megatron::comm {
 
-// The header of a message between two processes. It travels as in memory, because all processes run
-// the same program on the same kind of machine.
+// The header of a message between two processes, sent as in memory: all processes run the same
+// program on the same kind of machine.
 struct Header {
   uint64_t group = 0;  // identity
-  Call call;           // according to the sender
+  Call call;           // of the sender
   int64_t bytes = 0;   // of the body
 };
 
-// Is a received header valid? Its enums must be known and its sizes consistent.
+// True if a received header is valid: known enums and consistent sizes.
 bool is_valid(const Header& header);
 
-// A message on its way.
+// A message being sent.
 class Sending {
  public:
   virtual ~Sending() = default;
   virtual bool is_done() = 0;
 };
 
-// Ordered streams of messages between every two processes of a job. Nothing blocks: operations are
+// Ordered message streams between all pairs of processes of a job. Non-blocking: operations are
 // started and polled. One thread at a time uses it, under the lock of its MessageRouter; only
-// wait_to_tend() and wake() need no lock.
+// wait_for_progress() and wake() need no lock.
 class Wire {
  public:
   Wire() = default;
@@ -44,41 +44,40 @@ class Wire {
 
   // `body` lives until the sending is done or destroyed.
   virtual std::unique_ptr<Sending> send(int peer, const Header& header, const void* body) = 0;
-  // The header of the next message from a peer, if it has arrived. Its body is received next: as a
-  // whole, or in parts if takes_parts().
+  // The header of the next message from a peer, if it has arrived. The caller then receives its
+  // body: as a whole, or in parts if takes_parts().
   virtual std::optional<Header> next(int peer) = 0;
   virtual void begin_body(int peer, void* to, int64_t bytes) = 0;
   virtual bool is_body_done(int peer) = 0;
   virtual bool takes_parts() const { return true; }
 
-  struct News {
+  struct Report {
     int rank = 0;
     std::string message;
   };
-  // Tells all others why this process ends; reads the report of another one. A broken connection is
-  // a failure of the rank at its other end.
+  // Broadcasts why this process ends; reads another process's report. A broken connection counts as
+  // a failure of its peer.
   virtual void tell_failure(const std::string& message) = 0;
-  virtual std::optional<News> failure() = 0;
-  // Tells all others this process's work; reads reports since the last call.
+  virtual std::optional<Report> failure() = 0;
+  // Broadcasts this process's current work; reads the reports of others since the last call.
   virtual void tell_work(const std::string& what) = 0;
-  virtual std::optional<News> work() = 0;
+  virtual std::optional<Report> work() = 0;
 
-  // The thread that waits for messages yields to others until something arrives or a moment has
-  // passed. Nothing has arrived for `idle`. The lock is free meanwhile.
-  virtual void rest(std::unique_lock<std::mutex>& lock,
-                    std::chrono::steady_clock::duration idle) = 0;
+  // Pauses a thread that waits for messages, and has got none for `idle`, until data arrives or a
+  // short time has passed. Releases the lock meanwhile.
+  virtual void wait_briefly(std::unique_lock<std::mutex>& lock,
+                            std::chrono::steady_clock::duration idle) = 0;
 
-  // Work besides the messages that a rank waits for: accepts connections, continues sendings,
-  // passes reports on.
-  virtual void tend() = 0;
-  // Has tend() more to do than to listen? It has while something is being sent.
+  // Background work: accepts connections, continues sendings, forwards reports.
+  virtual void progress() = 0;
+  // True while something is being sent.
   virtual bool is_busy() const = 0;
-  // Waits until tend() has work, wake() was called or the time is over.
-  virtual void wait_to_tend(std::chrono::milliseconds time) = 0;
+  // Waits until progress() has work, wake() is called or the time is over.
+  virtual void wait_for_progress(std::chrono::milliseconds time) = 0;
   virtual void wake() = 0;
 
-  // Waits for all processes before a normal end. Without it, the destructor leaves everything as it
-  // is, and the launcher ends the job.
+  // Waits for all processes before a normal end. Without it, the destructor cleans nothing up, and
+  // the launcher ends the job.
   virtual void close() = 0;
 };
 

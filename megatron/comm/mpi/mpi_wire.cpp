@@ -25,7 +25,7 @@ constexpr int kFailureTag = 3;
 constexpr int kWorkTag = 4;
 constexpr int64_t kInlineBytes = 8 << 10;    // bodies that travel with their header
 constexpr int64_t kMpiPieceBytes = 1 << 30;  // MPI counts in int
-constexpr int kNewsBytes = 4096;             // longer ones are cut
+constexpr int kReportBytes = 4096;           // longer ones are cut
 constexpr auto kMpiFarewell = std::chrono::seconds(1);
 constexpr auto kMpiSpinTime = std::chrono::milliseconds(2);
 constexpr auto kNap = std::chrono::microseconds(20);
@@ -109,13 +109,14 @@ class MpiWire final : public Wire {
   bool is_body_done(int peer) override { return are_done(at(peer).body); }
   bool takes_parts() const override { return false; }
   void tell_failure(const std::string& message) override;
-  std::optional<News> failure() override { return heard(failure_); }
+  std::optional<Report> failure() override { return heard(failure_); }
   void tell_work(const std::string& what) override;
-  std::optional<News> work() override;
-  void rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle) override;
-  void tend() override {}
+  std::optional<Report> work() override;
+  void wait_briefly(std::unique_lock<std::mutex>& lock,
+                    std::chrono::steady_clock::duration idle) override;
+  void progress() override {}
   bool is_busy() const override { return num_under_way_ > 0; }
-  void wait_to_tend(std::chrono::milliseconds time) override;
+  void wait_for_progress(std::chrono::milliseconds time) override;
   void wake() override;
   void close() override;
 
@@ -125,27 +126,27 @@ class MpiWire final : public Wire {
     MPI_Request header = MPI_REQUEST_NULL;
     std::vector<MPI_Request> body;
   };
-  // Receives news from any rank.
-  struct Ear {
+  // Receives reports from any rank.
+  struct ReportReceive {
     int tag = 0;
-    std::array<char, kNewsBytes> text{};
+    std::array<char, kReportBytes> text{};
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  // News that is being sent to all others.
-  struct Telling {
+  // Report that is being sent to all others.
+  struct ReportSend {
     std::string text;
     std::vector<MPI_Request> requests;
   };
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
-  void listen(Ear& ear);
-  std::optional<News> heard(Ear& ear);
-  void tell_all(Telling& telling, int tag);
+  void listen(ReportReceive& receive);
+  std::optional<Report> heard(ReportReceive& receive);
+  void tell_all(ReportSend& telling, int tag);
 
   int rank_ = 0;
   std::vector<Peer> peers_;
-  Ear failure_{.tag = kFailureTag};
-  Ear work_{.tag = kWorkTag};
-  std::optional<Telling> told_work_;
+  ReportReceive failure_{.tag = kFailureTag};
+  ReportReceive work_{.tag = kWorkTag};
+  std::optional<ReportSend> told_work_;
   int num_under_way_ = 0;  // sendings
   std::mutex alarm_mutex_;
   std::condition_variable alarm_;
@@ -204,31 +205,31 @@ void MpiWire::begin_body(int from, void* to, int64_t bytes) {
   });
 }
 
-void MpiWire::listen(Ear& ear) {
-  check_mpi(MPI_Irecv(ear.text.data(), kNewsBytes, MPI_BYTE, MPI_ANY_SOURCE, ear.tag,
-                      MPI_COMM_WORLD, &ear.request),
+void MpiWire::listen(ReportReceive& receive) {
+  check_mpi(MPI_Irecv(receive.text.data(), kReportBytes, MPI_BYTE, MPI_ANY_SOURCE, receive.tag,
+                      MPI_COMM_WORLD, &receive.request),
             "MPI_Irecv");
 }
 
-std::optional<Wire::News> MpiWire::heard(Ear& ear) {
-  if (ear.request == MPI_REQUEST_NULL) return {};
+std::optional<Wire::Report> MpiWire::heard(ReportReceive& receive) {
+  if (receive.request == MPI_REQUEST_NULL) return {};
   int done = 0;
   MPI_Status status;
-  check_mpi(MPI_Test(&ear.request, &done, &status), "MPI_Test");
+  check_mpi(MPI_Test(&receive.request, &done, &status), "MPI_Test");
   if (done == 0) return {};
   int count = 0;
   check_mpi(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  return News{status.MPI_SOURCE, std::string(ear.text.data(), static_cast<size_t>(count))};
+  return Report{status.MPI_SOURCE, std::string(receive.text.data(), static_cast<size_t>(count))};
 }
 
-std::optional<Wire::News> MpiWire::work() {
-  std::optional<News> news = heard(work_);
-  if (news) listen(work_);
-  return news;
+std::optional<Wire::Report> MpiWire::work() {
+  std::optional<Report> reports = heard(work_);
+  if (reports) listen(work_);
+  return reports;
 }
 
-void MpiWire::tell_all(Telling& telling, int tag) {
-  const int count = std::min(static_cast<int>(telling.text.size()), kNewsBytes);
+void MpiWire::tell_all(ReportSend& telling, int tag) {
+  const int count = std::min(static_cast<int>(telling.text.size()), kReportBytes);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     telling.requests.push_back(MPI_REQUEST_NULL);
@@ -239,7 +240,7 @@ void MpiWire::tell_all(Telling& telling, int tag) {
 }
 
 void MpiWire::tell_failure(const std::string& message) {
-  Telling telling{message, {}};
+  ReportSend telling{message, {}};
   tell_all(telling, kFailureTag);
   // A hanging rank does not receive it; do not hang, too.
   const auto deadline = std::chrono::steady_clock::now() + kMpiFarewell;
@@ -250,12 +251,13 @@ void MpiWire::tell_failure(const std::string& message) {
 
 void MpiWire::tell_work(const std::string& what) {
   if (told_work_ && !are_done(told_work_->requests)) return;  // some rank does not receive
-  told_work_.emplace(Telling{what, {}});
+  told_work_.emplace(ReportSend{what, {}});
   tell_all(*told_work_, kWorkTag);
 }
 
 // MPI has no way to wait with a time-out.
-void MpiWire::rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle) {
+void MpiWire::wait_briefly(std::unique_lock<std::mutex>& lock,
+                           std::chrono::steady_clock::duration idle) {
   lock.unlock();
   if (idle < kMpiSpinTime) {
     std::this_thread::yield();
@@ -265,7 +267,7 @@ void MpiWire::rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock
   lock.lock();
 }
 
-void MpiWire::wait_to_tend(std::chrono::milliseconds time) {
+void MpiWire::wait_for_progress(std::chrono::milliseconds time) {
   std::unique_lock lock(alarm_mutex_);
   alarm_.wait_for(lock, time, [this] { return is_alarmed_; });
   is_alarmed_ = false;
@@ -280,9 +282,9 @@ void MpiWire::wake() {
 }
 
 void MpiWire::close() {
-  for (Ear* const ear : {&failure_, &work_}) {
-    check_mpi(MPI_Cancel(&ear->request), "MPI_Cancel");
-    check_mpi(MPI_Request_free(&ear->request), "MPI_Request_free");
+  for (ReportReceive* const receive : {&failure_, &work_}) {
+    check_mpi(MPI_Cancel(&receive->request), "MPI_Cancel");
+    check_mpi(MPI_Request_free(&receive->request), "MPI_Request_free");
   }
   check_mpi(MPI_Finalize(), "MPI_Finalize");
 }

@@ -8,10 +8,10 @@
 
 namespace megatron::comm::nccl {
 
-// The collectives of one communicator that are queued on streams, in the order in which they run.
-// Each has two events: `begin` is done when all earlier work is done, so that the collective can
-// run, and `end` when the collective is done. Its time counts from the first look at which `begin`
-// was done, because a stream may have minutes of other work before it.
+// Collectives of one communicator in flight on streams, in execution order. Each has two events:
+// `begin` completes when the earlier work of the stream is done, `end` when the collective is done.
+// Its time counts from the first poll that finds `begin` complete, because a stream may have
+// minutes of earlier work.
 template <class Event>
 class Flights {
  public:

@@ -25,8 +25,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kNcclFarewell = std::chrono::seconds(10);  // for the other members to close, too
-constexpr auto kPatience = std::chrono::seconds(1);  // of the watchdog, if a rank is inside NCCL
+constexpr auto kNcclCloseTimeout = std::chrono::seconds(10);  // for the other members to close, too
+constexpr auto kNcclLockTimeout =
+    std::chrono::seconds(1);  // of the watchdog, if a rank is inside NCCL
 constexpr size_t kManyFlights = 64;
 
 ncclDataType_t type_of(DType dtype) {
@@ -135,7 +136,7 @@ NcclTransport::~NcclTransport() {
   const bool is_orderly = std::uncaught_exceptions() == 0 && !host_.failure();
   if (communicator_ != nullptr && is_orderly) {
     ncclResult_t result = nccl_.finalize(communicator_);
-    const Clock::time_point deadline = Clock::now() + kNcclFarewell;
+    const Clock::time_point deadline = Clock::now() + kNcclCloseTimeout;
     while (result == ncclInProgress && Clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       nccl_.get_async_error(communicator_, &result);
@@ -196,7 +197,7 @@ template <class Issue>
 void NcclTransport::queue(const Call& call, cudaStream_t stream, const Issue& issue) {
   std::unique_lock lock(mutex_);
   if (communicator_ == nullptr) fail(call, failure_);
-  // Work that waited for a member which has aborted may have ended without a result.
+  // Work that waited for an aborted member may have ended without a result.
   if (const std::optional<std::string> others = host_.failure()) {
     fail(call, "was released because " + *others);
   }
@@ -309,7 +310,7 @@ std::optional<std::string> NcclTransport::problem() {
   if (const std::optional<std::string> others = host_.failure()) {
     return "was released because " + *others;
   }
-  const std::unique_lock lock(mutex_, kPatience);
+  const std::unique_lock lock(mutex_, kNcclLockTimeout);
   if (!lock || communicator_ == nullptr) return {};
   ncclResult_t state = ncclSuccess;
   nccl_.get_async_error(communicator_, &state);
@@ -333,8 +334,8 @@ std::optional<std::string> NcclTransport::problem() {
 }
 
 void NcclTransport::abort(const std::string& reason) {
-  // A rank inside NCCL waits for a collective that this aborts.
-  const std::unique_lock lock(mutex_, kPatience);
+  // A rank that blocks inside NCCL waits for a collective that this aborts.
+  const std::unique_lock lock(mutex_, kNcclLockTimeout);
   if (communicator_ == nullptr) return;
   failure_ = reason;
   nccl_.abort(std::exchange(communicator_, nullptr));

@@ -19,15 +19,15 @@ class Watched {
   virtual std::optional<std::string> problem() = 0;
   // Ends all pending work; later calls throw `reason`.
   virtual void abort(const std::string& reason) = 0;
-  // Does abort() call NCCL?
+  // True if abort() calls NCCL.
   virtual bool uses_nccl() const { return true; }
 
  protected:
   ~Watched() = default;
 };
 
-// A thread that checks all communicators of one rank's GPU every tenth of a second. It aborts all
-// of them if one has a problem, because a running one could wait for ever for another's memory.
+// A thread that checks all communicators of one rank's GPU every tenth of a second. If one has a
+// problem it aborts all of them, because a running one could wait forever for another's memory.
 class Watchdog {
  public:
   explicit Watchdog(int device);

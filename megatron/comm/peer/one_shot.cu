@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMaxBlocks = 64;
 constexpr int64_t kBlockBytes = 16 * 1024;  // of a slot
-constexpr int64_t kLeastBytes = 4 * 1024;   // minimum of a block; maximum of a small reduction
+constexpr int64_t kMinBytes = 4 * 1024;     // minimum of a block; maximum of a small reduction
 constexpr int kVectorBytes = 16;
 constexpr uint64_t kTimeout = 60'000'000'000;      // nanoseconds
 constexpr unsigned kPollsBetweenChecks = 1 << 14;  // of the clock and of host memory
@@ -29,7 +29,7 @@ struct alignas(16) FlaggedWord {
   unsigned high_round;
 };
 constexpr int64_t kPayload = 8;
-constexpr int64_t kWords = kLeastBytes / kPayload;  // of a block and a member
+constexpr int64_t kWords = kMinBytes / kPayload;  // of a block and a member
 
 // A member's exchange buffer. Block b of every member's kernel uses index b alone, so blocks of
 // equal index synchronize with each other and with no others.
@@ -286,7 +286,7 @@ int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 template <class Launch>
 void launch_for(int64_t count, int64_t bytes, const Launch& launch) {
   if (count == 0) return;
-  const int64_t most = std::min<int64_t>(ceil_of(count * bytes, kLeastBytes), kMaxBlocks);
+  const int64_t most = std::min<int64_t>(ceil_of(count * bytes, kMinBytes), kMaxBlocks);
   const int64_t slice = std::min(ceil_of(count, most), kBlockBytes / bytes);
   launch(static_cast<unsigned>(std::min(ceil_of(count, slice), most)), slice);
   MG_CUDA(cudaGetLastError());
@@ -309,7 +309,7 @@ template <class T, Reduce kOp>
 void reduce(void* out, const void* in, int64_t count, const Members& members, cudaStream_t stream) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
   const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-  if (bytes <= kMaxBlocks * kLeastBytes && bytes % kPayload == 0 && is_aligned(out, kPayload) &&
+  if (bytes <= kMaxBlocks * kMinBytes && bytes % kPayload == 0 && is_aligned(out, kPayload) &&
       is_aligned(in, kPayload)) {
     launch_for(bytes / kPayload, kPayload, [&](unsigned blocks, int64_t slice) {
       small_all_reduce_kernel<T, kOp>

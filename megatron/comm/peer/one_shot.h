@@ -8,26 +8,26 @@
 
 #include "megatron/comm/call.h"
 
-// Collectives as one kernel each, which GPUs of one host run together without their hosts: what a
-// CUDA graph can hold. They are quick for small data, and keep multiprocessors busy while they
-// wait.
+// Collectives as a single kernel on each GPU of a host, without host synchronization, so that a
+// CUDA graph can contain them. Fast for small data; they occupy multiprocessors while they wait.
 //
-// A small sum writes its input to the memory of each other member, together with a number that
-// tells that it is there (the words of NCCL's protocol LL). Otherwise a kernel copies its input to
-// memory that the others read, tells them so, waits for theirs, and reads it.
+// A small sum writes its input, with a flag in each word, to the memory of each other member (as
+// NCCL's LL protocol). Otherwise a kernel copies its input to memory that the others can read,
+// signals them, waits for their signals, and reads theirs.
 //
-// A member that waits a minute for another's kernel ends its program with an error of the device.
+// A member that waits a minute for another's kernel fails with a device error.
 namespace megatron::comm::peer {
 
 inline constexpr int kMaxOneShotMembers = 8;
 
-// A group as its kernels see it. The calls of a group are in the same order on all members, on one
-// stream each. Members have different GPUs.
+// Kernel argument describing a group. All members make the calls of a group in the same order, on
+// one stream each, and have different GPUs.
 struct OneShotGroup {
-  // Of each member one_shot_bytes(size), zeros at first, which the GPUs of all members can access.
+  // one_shot_bytes(size) of each member's memory, initially zero, accessible to the GPUs of all
+  // members.
   std::array<std::byte*, kMaxOneShotMembers> memory{};
-  // Where the host writes that no kernel waits any more, because a member has failed; what they
-  // compute is then lost. Null if it never does.
+  // Set by the host to release all waiting kernels after a member has failed; their results are
+  // then invalid. Null: never set.
   const uint64_t* stop = nullptr;
   int size = 0;
   int rank = 0;
@@ -38,7 +38,7 @@ int64_t one_shot_bytes(int size);
 // reduce_in_order() (sum.h). out == in is allowed. Throws DtypeError for a dtype without sums.
 void one_shot_all_reduce(void* out, const void* in, int64_t count, DType dtype, Reduce op,
                          const OneShotGroup& group, cudaStream_t stream);
-// out := the members' in, one after the other; `in` may be this member's part of out.
+// out := the members' in, concatenated; `in` may be this member's part of out.
 void one_shot_all_gather(void* out, const void* in, int64_t bytes, const OneShotGroup& group,
                          cudaStream_t stream);
 

@@ -34,15 +34,15 @@ constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
 // Up to this size a kernel that reads the others' memory is faster than copies and a sum.
 constexpr int64_t kPeerSmallBytes = 256 * kKiB;
-// A large sum is taken piece by piece: while one piece of the other members is summed, later ones
-// are pulled into slots in turn. Beside products, pieces are as large as a slot, because every sum
-// has to wait until a product that uses all multiprocessors ends.
+// A large sum is pipelined: while one piece of the other members is summed, later ones are pulled
+// into slots in turn. If products run concurrently, pieces are as large as a slot, because every
+// sum waits until a product that uses all multiprocessors ends.
 constexpr int64_t kPeerPieceBytes = 8 * kMiB;
 constexpr int64_t kSlotBytes = 64 * kMiB;
 constexpr int kSlots = 3;
-constexpr int64_t kAlignment = 256;                       // of pieces
-constexpr int64_t kVectorBytes = 16;                      // slices of ranks begin at multiples
-constexpr auto kPeerFarewell = std::chrono::seconds(10);  // for pending messages to be received
+constexpr int64_t kAlignment = 256;                           // of pieces
+constexpr int64_t kVectorBytes = 16;                          // slices of ranks begin at multiples
+constexpr auto kPeerCloseTimeout = std::chrono::seconds(10);  // for pending messages to be received
 
 // Copies by a copy engine; within a GPU the driver uses a kernel.
 void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
@@ -62,7 +62,7 @@ class PeerTransport final : public DeviceTransport {
   const char* name() const override { return "peer copies"; }
   Stream own_stream() override { return {device_, own_stream_}; }
   bool can_record() override;
-  void meet_for_launch() override { link_->meet_hosts(); }
+  void launch_barrier() override { link_->sync_hosts(); }
 
  private:
   using Memories = std::vector<const void*>;  // of all members, in one's slice
@@ -86,7 +86,7 @@ class PeerTransport final : public DeviceTransport {
     int64_t bytes = 0;
     std::optional<Link::Sent> sent;
   };
-  // A batch with messages that the host has yet to receive, and with lent memory.
+  // A batch with pending receives of the host, and with lent memory.
   class Batch final : public UnfinishedExchange {
    public:
     explicit Batch(PeerTransport& owner) : transport_(owner) {}
@@ -102,7 +102,8 @@ class PeerTransport final : public DeviceTransport {
 
   int size() const { return host_.size(); }
   int rank() const { return host_.rank(); }
-  // Calls f(member) for the others, starting with the next one, so that not all read one member.
+  // Calls f(member) for the others, starting with the next one, so that they do not all read one
+  // member.
   template <class F>
   void for_others(const F& f) const {
     for (int step = 1; step < size(); ++step) f((rank() + step) % size());
@@ -111,7 +112,7 @@ class PeerTransport final : public DeviceTransport {
   void queue_recorded(const Call& call, const void* in, void* out, cudaStream_t stream) const;
   [[noreturn]] void refuse_record(const Call& call) const;
 
-  // The work of a collective on this GPU between meet() and part(), and between two part()s.
+  // The work of a collective on this GPU between enter() and leave(), and between two leave()s.
   void queue(const Call& call, void* out, cudaStream_t stream);
   void queue_second(const Call& call, void* out, cudaStream_t stream);
   // out := the sum of the members' elements in a slice.
@@ -160,8 +161,8 @@ PeerTransport::PeerTransport(Transport& host, Device device, std::unique_ptr<Lin
 }
 
 PeerTransport::~PeerTransport() {
-  const Clock::time_point deadline = Clock::now() + kPeerFarewell;
-  const auto may_wait = [&] {
+  const Clock::time_point deadline = Clock::now() + kPeerCloseTimeout;
+  const auto may_keep_waiting = [&] {
     return std::uncaught_exceptions() == 0 && !host_.failure() && Clock::now() < deadline;
   };
   if (link_->may_be_stuck()) return;  // leaks everything: the process ends
@@ -169,7 +170,7 @@ PeerTransport::~PeerTransport() {
   for (const std::vector<Copy>& copies : copies_) {
     for (const Copy& copy : copies) {
       if (!copy.sent) continue;
-      while (!link_->is_read(*copy.sent) && may_wait()) {
+      while (!link_->is_read(*copy.sent) && may_keep_waiting()) {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
       // If its receiver may still read, leak the memory.
@@ -201,14 +202,14 @@ bool PeerTransport::can_record() {
   MG_CUDA(cudaStreamSynchronize(own_stream_));
   const Call call{Operation::kConnect, DType::kUInt8, bytes};
   link_->begin(call, own_stream_);
-  link_->meet(call, own);
+  link_->enter(call, own);
   // Addresses of other members' memory stay valid.
   for_others([&](int member) {
     one_shot_.memory[static_cast<size_t>(member)] =
         static_cast<std::byte*>(const_cast<void*>(link_->memory(member)));
   });
   link_->mark(Mark::kDone, own_stream_);
-  link_->part();
+  link_->leave();
   link_->wait_for_others(own_stream_, Mark::kDone);
   one_shot_.stop = link_->stop();
   one_shot_.rank = rank();
@@ -238,9 +239,9 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
   cudaStream_t const native = native_of(stream);
   if (cuda::capture_of(native) != 0) return queue_recorded(call, in, out, native);
   link_->begin(call, native);
-  link_->meet(call, in);
+  link_->enter(call, in);
 
-  // The others wait at part(), even if this fails.
+  // The others wait at leave(), even if this fails.
   std::exception_ptr error;
   const auto run_and_part = [&](const auto& work) {
     try {
@@ -248,7 +249,7 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
     } catch (...) {
       error = std::current_exception();
     }
-    link_->part();
+    link_->leave();
   };
   const bool is_small = call.bytes() <= kPeerSmallBytes;
   run_and_part([&] { queue(call, out, native); });
@@ -463,14 +464,14 @@ void PeerTransport::take_back(const Lent& lent, cudaStream_t stream) {
 
 }  // namespace
 
-bool is_turned_off() {
+bool peer_copies_disabled() {
   const char* const value = std::getenv("MEGATRON_PEER_COPIES");
   return value != nullptr && std::string_view(value) == "off";
 }
 
 std::unique_ptr<DeviceTransport> make_peer_transport(Transport& host, Device device) {
   const bool are_threads = host.threads() != nullptr;
-  if (host.size() > kMaxInputs || (are_threads && is_turned_off())) return nullptr;
+  if (host.size() > kMaxInputs || (are_threads && peer_copies_disabled())) return nullptr;
   std::unique_ptr<Link> link =
       are_threads ? make_thread_link(host, device) : make_process_link(host, device);
   if (link == nullptr) return nullptr;

@@ -28,15 +28,15 @@
 #include "megatron/device/cuda/check.h"
 #include "megatron/device/exported_memory.h"
 
-// Memory of another process's GPU is opened once for each segment of its allocator, at the first
-// collective that meets it. A segment that was exported stays with its allocator
+// Memory of another process's GPU is opened once for each segment of its allocator, at its first
+// use in a collective. An exported segment is never freed by its allocator
 // (device/exported_memory.h), so an opened one stays valid.
 //
 // Streams wait for numbers in host memory that the processes share and that streams write: the
 // number of the collective, or of the message plus one. Waits take any later number, too. There is
 // one entry for each of the last kEntries collectives, and for each of the last kMessages messages:
-// a member uses an entry again when its GPU has done everything with the last use, so that numbers
-// only grow. A host that is so far ahead of its GPU waits.
+// a member reuses an entry when its GPU has finished its last use, so that numbers only grow. A
+// host that is too far ahead of its GPU waits.
 namespace megatron::comm::peer {
 namespace {
 
@@ -47,9 +47,9 @@ constexpr uint64_t kReleased = uint64_t{1} << 62;  // beyond every number
 
 // One member's numbers of a collective.
 struct Entry {
-  uint64_t marks[4];  // by Mark; the last one tells that a member has failed
+  uint64_t marks[4];  // by Mark; the last one is set if a member has failed
 };
-// Of a message: the data is complete, the receiver has read it.
+// Marks of a message: the data is complete, the receiver has read it.
 struct Numbers {
   uint64_t ready;
   uint64_t read;
@@ -64,7 +64,7 @@ struct Remote {
 };
 static_assert(sizeof(Remote) <= ProcessGroup::kPartBytes);
 
-// What members tell each other first.
+// Data that members exchange first.
 struct Introduction {
   Remote memory;  // to try
   cudaUUID_t gpu{};
@@ -95,13 +95,13 @@ class ProcessLink final : public Link, private nccl::Watched {
   ProcessLink(Transport& host, Device device, std::unique_ptr<ProcessGroup> group);
   ~ProcessLink() override;
 
-  // All members call it once. The reason why their GPUs cannot work together; empty if they can.
+  // All members call it once. The reason why their GPUs cannot cooperate; empty if they can.
   std::string try_out();
 
   void begin(const Call& call, cudaStream_t stream) override;
-  void meet(const Call& call, const void* in) override;
+  void enter(const Call& call, const void* in) override;
   const void* memory(int member) override;
-  void part() override { group_->part(); }
+  void leave() override { group_->leave(); }
   void mark(Mark mark, cudaStream_t stream) override;
   void wait(cudaStream_t stream, int member, Mark mark) override;
   void wait_for_others(cudaStream_t stream, Mark mark) override;
@@ -119,9 +119,9 @@ class ProcessLink final : public Link, private nccl::Watched {
     await(stream, numbers(rank(), sent.receiver, sent.number).read, sent.number + 1);
   }
   void forget(Sent) override {}
-  void meet_hosts() override {
-    group_->meet({Operation::kBarrier}, {});
-    group_->part();
+  void sync_hosts() override {
+    group_->enter({Operation::kBarrier}, {});
+    group_->leave();
   }
   bool shares_a_gpu() const override { return shares_a_gpu_; }
   // Its fourth mark, which abort() alone writes.
@@ -134,10 +134,10 @@ class ProcessLink final : public Link, private nccl::Watched {
   }
 
  private:
-  // For the rank's watchdog: if a rank has failed, its GPU's work may be lost. Then no stream waits
-  // any more, the rank's host gets on to its next call, and that throws.
+  // For the rank's watchdog: if a rank has failed, its GPU's work may be lost. Then all waiting
+  // streams are released, and the host's next call throws.
   std::optional<std::string> problem() override {
-    host_.hear_news();
+    host_.check_for_failures();
     return host_.failure();
   }
   void abort(const std::string& reason) override;
@@ -160,7 +160,7 @@ class ProcessLink final : public Link, private nccl::Watched {
   Transport& host_;
   const Device device_;
   const std::unique_ptr<ProcessGroup> group_;
-  std::shared_ptr<nccl::Watchdog> watchdog_;  // once this has been tried out
+  std::shared_ptr<nccl::Watchdog> watchdog_;  // after the test copy
   std::byte* mapped_ = nullptr;               // the shared memory's address for the GPU
   bool shares_a_gpu_ = false;
 
@@ -185,7 +185,7 @@ ProcessLink::ProcessLink(Transport& host, Device device, std::unique_ptr<Process
 }
 
 std::string ProcessLink::try_out() {
-  // All members meet, whatever happens here.
+  // All members enter, even after a failure here.
   std::string own;
   const auto attempt = [&own](const auto& f) {
     try {
@@ -215,7 +215,7 @@ std::string ProcessLink::try_out() {
     mine.memory = exported(data);
   });
   std::set<std::string> gpus;
-  group_->meet({Operation::kConnect}, bytes_of(mine));
+  group_->enter({Operation::kConnect}, bytes_of(mine));
   for (int member = 0; member < host_.size(); ++member) {
     Introduction theirs;
     std::memcpy(&theirs, group_->part_of(member), sizeof(theirs));
@@ -223,9 +223,9 @@ std::string ProcessLink::try_out() {
     if (member != rank()) attempt([&] { opened(member, theirs.memory); });
   }
   shares_a_gpu_ = std::ssize(gpus) < host_.size();
-  group_->part();
+  group_->leave();
   if (data != nullptr) allocator_of(device_).release(data);
-  cudaGetLastError();  // this rank goes on without peer copies
+  cudaGetLastError();  // clears the error; this rank continues without peer copies
   own = first_problem(host_, own);
   if (own.empty()) {
     watchdog_ = nccl::watchdog_of(host_.context(), device_);
@@ -323,13 +323,13 @@ void ProcessLink::begin(const Call& call, cudaStream_t stream) {
   mark(Mark::kReady, stream);
 }
 
-void ProcessLink::meet(const Call& call, const void* in) {
+void ProcessLink::enter(const Call& call, const void* in) {
   in_ = in;
   const bool is_read =
       call.bytes() > 0 && (call.operation != Operation::kBroadcast || call.peer == rank());
   const Remote mine = is_read ? exported(in) : Remote();
   try {
-    group_->meet(call, bytes_of(mine));
+    group_->enter(call, bytes_of(mine));
   } catch (...) {  // for the next user of the entry
     driver().write_value(stream_, address_of(entry(rank()).marks[static_cast<size_t>(Mark::kDone)]),
                          number_, 0);
@@ -410,9 +410,9 @@ void ProcessLink::await_taken(const Call& call, Sent sent) {
       call, [&] { return is_taken(sent); }, [&] { return receiver_text(call.peer); });
 }
 
-// The reason why this process cannot take part; empty if it can.
+// The reason why this process cannot use peer copies; empty if it can.
 std::string own_problem() {
-  if (is_turned_off()) return "MEGATRON_PEER_COPIES=off";
+  if (peer_copies_disabled()) return "MEGATRON_PEER_COPIES=off";
   try {
     driver();
     return {};

@@ -53,12 +53,12 @@ using Boards = std::vector<std::shared_ptr<Board>>;
 Boards shown_to_all(Transport& host, int device) {
   ThreadGroup& group = *host.threads();
   const std::shared_ptr<Board> mine = std::make_shared<Board>(device);
-  group.meet(host, {Operation::kConnect}, &mine, nullptr);
+  group.enter(host, {Operation::kConnect}, &mine, nullptr);
   Boards boards;
   for (const ThreadGroup::Place& place : group.places()) {
     boards.push_back(*static_cast<const std::shared_ptr<Board>*>(place.in));
   }
-  group.part(host.rank());
+  group.leave(host.rank());
   return boards;
 }
 
@@ -97,11 +97,11 @@ class ThreadLink final : public Link {
   }
 
   void begin(const Call&, cudaStream_t stream) override { mark(Mark::kReady, stream); }
-  void meet(const Call& call, const void* in) override { group_.meet(host_, call, in, nullptr); }
+  void enter(const Call& call, const void* in) override { group_.enter(host_, call, in, nullptr); }
   const void* memory(int member) override {
     return group_.places()[static_cast<size_t>(member)].in;
   }
-  void part() override { group_.part(host_.rank()); }
+  void leave() override { group_.leave(host_.rank()); }
   void mark(Mark mark, cudaStream_t stream) override {
     record(board(host_.rank()).event(mark), stream);
   }
@@ -127,9 +127,9 @@ class ThreadLink final : public Link {
   void forget(Sent sent) override {
     idle_[static_cast<size_t>(sent.receiver)].push_back(sent.number);
   }
-  void meet_hosts() override {
-    group_.meet(host_, {Operation::kBarrier}, nullptr, nullptr);
-    group_.part(host_.rank());
+  void sync_hosts() override {
+    group_.enter(host_, {Operation::kBarrier}, nullptr, nullptr);
+    group_.leave(host_.rank());
   }
   bool shares_a_gpu() const override;
   bool may_be_stuck() const override { return false; }

@@ -123,7 +123,7 @@ void ProcessGroup::wait_until(const Call& call, const std::function<bool()>& hap
     }
   } while (may_spin_ && Clock::now() - begin < spin_time_);
   while (!happened()) {
-    const bool may_wait = host_.may_wait(begin);
+    const bool may_keep_waiting = host_.may_keep_waiting(begin);
     const auto fail = [&](const std::string& why) {
       throw CommError(
           fmt::format("{}: {} {}", host_.name_of(call), host_.name_of(host_.rank()), why));
@@ -131,7 +131,7 @@ void ProcessGroup::wait_until(const Call& call, const std::function<bool()>& hap
     if (const std::optional<std::string> others = host_.failure()) {
       fail("was released because " + *others);
     }
-    if (!may_wait) {
+    if (!may_keep_waiting) {
       const std::string missing = whom();
       host_.print_flight_records();
       fail(fmt::format("waited {} s for {}",
@@ -171,7 +171,7 @@ void ProcessGroup::arrive(const Call& call) {
   });
 }
 
-void ProcessGroup::meet(const Call& call, std::span<const std::byte> part) {
+void ProcessGroup::enter(const Call& call, std::span<const std::byte> part) {
   invariant(part.size() <= kPartBytes, "a member's part has its place");
   Place& own = place(host_.rank());
   own.call = call;
@@ -180,7 +180,7 @@ void ProcessGroup::meet(const Call& call, std::span<const std::byte> part) {
   check_agreement();
 }
 
-void ProcessGroup::part() { arrive(place(host_.rank()).call); }
+void ProcessGroup::leave() { arrive(place(host_.rank()).call); }
 
 void ProcessGroup::check_agreement() {
   int other = 0;
@@ -189,7 +189,7 @@ void ProcessGroup::check_agreement() {
   const std::string message = fmt::format(
       "group {}: members made different calls: {} called {}, {} called {}", host_.membership().name,
       host_.name_of(0), place(0).call.str(), host_.name_of(other), place(other).call.str());
-  part();  // the others have now read this rank's call
+  leave();  // the others have now read this rank's call
   throw CommError(message);
 }
 

@@ -16,40 +16,39 @@
 
 namespace megatron::comm {
 
-// The first text of a member that is not empty, by rank; the same on all members, which all call
-// it. Texts are cut to 200 bytes.
+// The first non-empty text, in rank order, truncated to 200 bytes. All members call it and get the
+// same.
 std::string first_problem(Transport& host, const std::string& own);
 
-// What ThreadGroup is for threads: members that are processes of one host meet within microseconds,
-// and pass short messages, in memory that they share. Failures and time-outs are those of the
-// group's Transport.
+// The counterpart of ThreadGroup for processes of one host: barriers within microseconds, and short
+// messages, in shared memory. Failures and time-outs are those of the group's Transport.
 //
-// Each member counts its arrivals. A barrier has taken place when all members have arrived as often
-// as this one, so nothing is taken back after a failure: the group then ends with its ranks.
+// Each member counts its arrivals. A barrier is complete when all members have arrived as often as
+// this one. Nothing is rolled back after a failure: the group then ends with its ranks.
 class ProcessGroup {
  public:
   static constexpr size_t kPartBytes = 128;
-  static constexpr uint64_t kMessages = 128;  // from a member to another that are not yet taken
+  static constexpr uint64_t kMessages = 128;  // queue capacity from one member to another
 
   // All members call it; `host` outlives the result. Null on all of them, with the reason, if they
-  // are not processes of one host with common memory. `extra_bytes` of the memory are the caller's.
+  // are not processes of one host with shared memory. The caller owns `extra_bytes` of the memory.
   struct Made {
     std::unique_ptr<ProcessGroup> group;
     std::string problem;
   };
   static Made make(Transport& host, int64_t extra_bytes);
 
-  // Waits for all members; their parts, of at most kPartBytes, may be read until part(). Throws
-  // CommError if one does not arrive, and on all members if they make different calls.
-  void meet(const Call& call, std::span<const std::byte> part);
-  // What a member has stated. REQUIRES: at most as many bytes as it stated.
+  // Barrier; afterwards the members' parts, of at most kPartBytes, may be read until leave().
+  // Throws CommError if one does not arrive, and on all members if they make different calls.
+  void enter(const Call& call, std::span<const std::byte> part);
+  // A member's part. REQUIRES: reads at most as many bytes as the member passed.
   const std::byte* part_of(int member) const { return place(member).part.data(); }
-  // Waits until all members have read. Throws CommError if a process has failed.
-  void part();
+  // Barrier after reading. Throws CommError if a process has failed.
+  void leave();
 
   // Messages of at most kPartBytes, numbered from 0 for each sender and receiver. post() waits only
-  // if kMessages are not taken yet. receive() waits for the sender's next message. It is taken when
-  // the receiver says so.
+  // if kMessages are not taken yet. receive() waits for the sender's next message; take() marks it
+  // as taken.
   uint64_t num_posted(int receiver) const;
   void post(const Call& call, std::span<const std::byte> bytes);
   uint64_t receive(const Call& call, std::span<std::byte> bytes);
@@ -63,7 +62,7 @@ class ProcessGroup {
   // "rank 1 (rank 5 of the world) (last call in this group: ...)"
   std::string name_and_call(int member) const;
 
-  // Zeros at first, aligned to a page.
+  // Initially zero, aligned to a page.
   std::span<std::byte> extra() const { return {segment_.data(), extra_bytes_}; }
   SharedSegment& segment() { return segment_; }
   void spin_for(std::chrono::microseconds time) { spin_time_ = time; }

@@ -6,7 +6,7 @@
 
 namespace megatron::comm {
 
-// Memory that processes of one host share. One process creates it under an unpredictable name that
+// Shared memory of processes of one host. One process creates it under an unpredictable name that
 // only this user can open, the others open it, and the creator removes the name.
 class SharedSegment {
  public:
@@ -19,19 +19,19 @@ class SharedSegment {
   ~SharedSegment();
 
   const std::string& name() const { return name_; }
-  // From now on nobody can open it. Processes that have opened it keep it.
+  // From now on nobody can open it. Processes that have opened it keep access.
   void remove_name() noexcept;
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  // The memory stays until the process ends.
+  // Keeps the memory mapped until the process ends.
   void keep() noexcept { data_ = nullptr; }
 
  private:
   SharedSegment(std::string name, int descriptor, int64_t bytes);
 
   std::string name_;
-  bool has_name_ = false;  // of its own making
+  bool has_name_ = false;  // created here, and not removed yet
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
 };

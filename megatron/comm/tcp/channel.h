@@ -14,8 +14,8 @@ namespace megatron::comm::tcp {
 // The purpose of a connection. Both ends must name the same one.
 enum class Purpose : uint8_t { kHosts = 1, kRanks = 2, kData = 3 };
 
-// A connection whose ends prove to each other that they know the job's secret, and then exchange
-// records. Nothing blocks: advance() moves what can be moved.
+// A mutually authenticated connection: both ends prove that they know the job's secret, and then
+// exchange records. Non-blocking: advance() transfers as much as possible.
 //
 //   caller   -> listener   "megatron", version, purpose, 32 random bytes
 //   listener -> caller     the same with random bytes of its own, proof of the listener
@@ -53,7 +53,7 @@ class Channel {
   int descriptor() const { return socket_.get(); }
   // Events to wait for in poll().
   int16_t events() const;
-  // Gives up the socket, for another protocol. REQUIRES: open, and nothing left to send.
+  // Releases the socket to another protocol. REQUIRES: open, and nothing left to send.
   Socket release() { return std::move(socket_); }
 
  private:
@@ -84,7 +84,7 @@ class Channel {
   std::string waiting_;  // records to send after the proof
 };
 
-// Text of a stranger for a message: printable ASCII, other bytes as \x1b; at most 40 bytes.
+// Untrusted text for a message: printable ASCII, other bytes as \x1b; at most 40 bytes.
 std::string escaped(std::string_view text);
 
 }  // namespace megatron::comm::tcp

@@ -22,8 +22,8 @@ class RecordWriter {
   std::string bytes_;
 };
 
-// Decodes them. A record that is too short, or declares more than it has, gives zeros and empty
-// texts, and is_good() is false.
+// Decodes them. Reading past the end of a record yields zeros and empty texts, and is_good()
+// becomes false.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view bytes) : left_(bytes) {}
@@ -44,7 +44,7 @@ class RecordReader {
     is_good_ = false;
     return 0;
   }
-  // Has everything that was read been there?
+  // True if no read went past the end.
   bool is_good() const { return is_good_; }
   bool is_at_end() const { return left_.empty(); }
 

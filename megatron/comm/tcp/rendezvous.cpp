@@ -29,7 +29,7 @@ constexpr auto kForTheOther = std::chrono::seconds(5);   // to find a second num
 constexpr size_t kMaxListed = 8;
 constexpr size_t kMaxSettings = 64;
 constexpr size_t kMaxText = 256;  // of a name, a setting, a card
-constexpr size_t kMinGuests = 64;
+constexpr size_t kMinPending = 64;
 constexpr size_t kAtOnce = 64;  // answers
 constexpr int kMinBacklog = 128;
 
@@ -100,7 +100,7 @@ std::vector<std::string> differences(const RendezvousPoint& place, const Setting
   return problems;
 }
 
-// Only the first few, because thousands of ranks may have the same problem.
+// Lists only the first few, because thousands of ranks may have the same problem.
 std::vector<std::string> listed(std::vector<std::string> problems) {
   const size_t count = problems.size();
   if (count <= kMaxListed) return problems;
@@ -166,13 +166,13 @@ void finish_sending(std::span<Channel* const> channels, const Deadline& deadline
   }
 }
 
-// Number 0, which waits for all others.
+// Number 0, which accepts all others.
 class Host {
  public:
   Host(const RendezvousPoint& place, const Member& own, const Secret& secret)
       : place_(place),
         own_settings_(settings_of(place, own)),
-        guests_(place.purpose, secret, static_cast<size_t>(place.count) + kMinGuests),
+        pending_(place.purpose, secret, static_cast<size_t>(place.count) + kMinPending),
         members_(static_cast<size_t>(place.count)) {
     members_[0] = own;
   }
@@ -185,7 +185,7 @@ class Host {
     while ((num_missing() > 0 || !problems_.empty()) && !deadline.is_over()) {
       wait(deadline);
       const bool was_well = problems_.empty();
-      guests_.advance([&](Channel channel, const std::string& record) {
+      pending_.advance([&](Channel channel, const std::string& record) {
         return admit(std::move(channel), record);
       });
       if (was_well && !problems_.empty()) deadline = deadline.within(kForOthers);
@@ -217,10 +217,10 @@ class Host {
   void wait(const Deadline& deadline) {
     std::vector<pollfd> requests;
     for (const Socket& listener : listeners_) requests.push_back({listener.get(), POLLIN, 0});
-    guests_.add_to(requests);
+    pending_.add_to(requests);
     ::poll(requests.data(), requests.size(),
            static_cast<int>(std::min<int64_t>(deadline.left().count(), 100)));
-    for (const Socket& listener : listeners_) guests_.accept(listener.get());
+    for (const Socket& listener : listeners_) pending_.accept(listener.get());
   }
   bool admit(Channel channel, const std::string& record) {
     std::optional<Member> member = member_of(record);
@@ -252,7 +252,7 @@ class Host {
     std::vector<Channel*> channels;
     for (auto& [number, channel] : channels_) channels.push_back(&channel);
     for (Channel& channel : refused_) channels.push_back(&channel);
-    // A few at once, because thousands of answers would take much memory.
+    // A few at a time, because thousands of answers would take much memory.
     for (size_t begin = 0; begin < channels.size(); begin += kAtOnce) {
       const size_t count = std::min(kAtOnce, channels.size() - begin);
       const std::span<Channel*> some(channels.data() + begin, count);
@@ -280,7 +280,7 @@ class Host {
   const RendezvousPoint& place_;
   const Settings own_settings_;
   std::vector<Socket> listeners_;
-  PendingConnections guests_;
+  PendingConnections pending_;
   std::vector<Member> members_;
   std::map<int64_t, Channel> channels_;
   std::vector<Channel> refused_;
@@ -366,11 +366,12 @@ class Caller {
   const std::string where_;
   const Deadline notice_{kUntilNotice};
   bool is_noticed_ = false;
-  std::optional<Deadline> foreign_;  // the end of the time for a stranger to make way for number 0
+  std::optional<Deadline> foreign_;  // until when a foreign program at the port is tolerated
   std::optional<Channel> channel_;
 };
 
-// If two processes believe that they are number 0, one is not at the job's address: it asks there.
+// If two processes believe that they are number 0, the one that is not at the job's address queries
+// that address.
 void refuse_second_host(const RendezvousPoint& place, const Member& own, const Secret& secret,
                         const Deadline& deadline) {
   const std::vector<Address> addresses = resolve(place.address, place.port);

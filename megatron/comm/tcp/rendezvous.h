@@ -39,14 +39,13 @@ struct Rendezvous {
   std::vector<Socket> listeners;        // of number 0, still open
 };
 
-// All members of a job meet at number 0, which compares their settings and sends the result to all.
-// Connections of strangers have no effect: each has a few seconds to prove that it knows the
-// secret, many may try at once, and one warning reports them.
+// The rendezvous of a job: all members connect to number 0, which compares their settings and sends
+// the result to all. Foreign connections have no effect: see PendingConnections.
 //
 // Throws the same ConfigError on all members, with a list of conflicts: different programs,
-// different settings, two members with one number. Throws CommError that names the members that did
-// not arrive in time, or the program that answers in place of number 0; after five seconds a
-// warning names them.
+// different settings, two members with one number. Throws CommError, which names the members that
+// did not arrive in time, or the foreign program that answers in place of number 0; a warning names
+// them after five seconds.
 Rendezvous join_rendezvous(const RendezvousPoint& place, const Member& own, const Secret& secret,
                            std::chrono::milliseconds timeout);
 

@@ -53,7 +53,7 @@ class Deadline {
   std::chrono::milliseconds left() const;  // at least 0
   // The earlier of this deadline and now + timeout.
   Deadline within(std::chrono::milliseconds timeout) const;
-  // Does the socket become ready for these poll() events in time?
+  // Polls for these events until the deadline; true if the socket became ready.
   bool wait(int descriptor, int16_t events) const;
 
  private:
@@ -65,18 +65,19 @@ std::vector<Address> resolve(const std::string& name, int port);
 // The two ends of a connection.
 Address own_address(int descriptor);
 Address peer_address(int descriptor);
-// The other end; family 0 if it is gone.
+// The same; family 0 if the peer is gone.
 Address peer_if_there(int descriptor);
 // Parses an address: "10.0.0.7", "::1". Throws CommError.
 Address numeric_address(const std::string& host, int port);
 
 // All addresses of this host, at a port.
 Address any_address(int port);
-// Does the name mean the local host on every host (localhost, 127.0.0.1, ::1)?
+// True for names that mean the local host on every host (localhost, 127.0.0.1, ::1).
 bool is_local_name(const std::string& name);
-// The listening addresses of rank 0, or host 0: those of this host that `name` stands for. If other
-// hosts can reach none of them (`name` belongs to another machine, which forwards, or is loopback,
-// as some systems name themselves), warns and returns all addresses.
+// The listening addresses of rank 0, or host 0: this host's addresses among those of `name`. If
+// other hosts can reach none of them (`name` belongs to another machine, which forwards, or
+// resolves to loopback, as a host's own name does on some systems), warns and returns all
+// addresses.
 std::vector<Address> own_addresses(const std::string& name, int port);
 
 // This host's address for connections to the first reachable of these; port 0. Throws CommError.
@@ -98,8 +99,8 @@ Socket connect_once(const std::vector<Address>& addresses, const Deadline& deadl
 bool read_all(int descriptor, void* data, size_t bytes, const Deadline& deadline);
 bool write_all(int descriptor, const void* data, size_t bytes, const Deadline& deadline);
 
-// Small records leave at once, middleboxes do not forget an idle connection, and a dead host is
-// noticed.
+// Sets TCP_NODELAY and keep-alive: small records are sent immediately, middleboxes do not drop an
+// idle connection, and a dead host is detected.
 void keep_alive(int descriptor);
 
 }  // namespace megatron::comm::tcp

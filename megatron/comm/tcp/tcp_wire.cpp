@@ -33,7 +33,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxNews = size_t{1} << 16;
-constexpr size_t kMaxHeard = 64;  // unread news of work
+constexpr size_t kMaxReports = 64;  // unread reports of work
 constexpr auto kForNews = std::chrono::seconds(1);
 constexpr auto kForReason = std::chrono::seconds(1);  // for rank 0 to report why a peer was lost
 constexpr auto kForCall = std::chrono::seconds(10);   // to connect to a peer
@@ -43,8 +43,8 @@ constexpr int kRestMs = 20;
 constexpr size_t kMinConnectionSlots = 64;
 constexpr rlim_t kOtherFiles = 256;
 
-// The kinds of news records.
-enum class NewsKind : uint64_t { kFailure = 1, kWork = 2, kFarewell = 3 };
+// The kinds of report records.
+enum class ReportKind : uint64_t { kFailure = 1, kWork = 2, kFarewell = 3 };
 
 // A message to one peer: header, then body.
 struct Outgoing {
@@ -58,7 +58,7 @@ struct Outgoing {
 };
 
 // A process's listening address.
-struct Door {
+struct ListenAddress {
   std::string host;
   int port = 0;
 };
@@ -75,13 +75,13 @@ class TcpWire final : public Wire {
   void begin_body(int from, void* to, int64_t bytes) override;
   bool is_body_done(int from) override;
   void tell_failure(const std::string& message) override;
-  std::optional<News> failure() override;
-  void tell_work(const std::string& what) override { tell(NewsKind::kWork, rank_, what, rank_); }
-  std::optional<News> work() override;
-  void rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) override;
-  void tend() override;
+  std::optional<Report> failure() override;
+  void tell_work(const std::string& what) override { tell(ReportKind::kWork, rank_, what, rank_); }
+  std::optional<Report> work() override;
+  void wait_briefly(std::unique_lock<std::mutex>& lock, Clock::duration idle) override;
+  void progress() override;
   bool is_busy() const override { return !calling_.empty() || !sending_.empty(); }
-  void wait_to_tend(std::chrono::milliseconds time) override;
+  void wait_for_progress(std::chrono::milliseconds time) override;
   void wake() override;
   void close() override;
 
@@ -94,7 +94,7 @@ class TcpWire final : public Wire {
     Link link = Link::kNone;
     std::optional<Channel> call;     // while this rank connects to it
     Clock::time_point next_call{};   // earliest time of the next call
-    Clock::time_point first_call{};  // since when calls have failed or been under way
+    Clock::time_point first_call{};  // start of the first call of an unsuccessful series
     Socket socket;
     std::deque<std::shared_ptr<Outgoing>> out;
     Header header;  // of the incoming message, as far as received
@@ -115,12 +115,12 @@ class TcpWire final : public Wire {
   int64_t read(int from, void* to, int64_t bytes);
   // Handles a lost connection.
   void lose(int rank, const std::string& reason);
-  // Sends news to rank 0, or from rank 0 to all others except one.
-  void tell(NewsKind kind, int about, const std::string& text, int except);
+  // Sends reports to rank 0, or from rank 0 to all others except one.
+  void tell(ReportKind kind, int about, const std::string& text, int except);
   void hear(int from, Channel& channel);
   void hear_all();
   void write_news();
-  Door door_of(int peer) const;
+  ListenAddress listen_address_of(int peer) const;
 
   const int rank_;
   const int size_;
@@ -129,17 +129,17 @@ class TcpWire final : public Wire {
   std::string address_of_0_;
   std::vector<Socket> listeners_;
   PendingConnections guests_;
-  std::map<int64_t, Channel> news_;  // rank 0: to all others; others: to rank 0
-  std::set<int64_t> left_;           // ended normally
+  std::map<int64_t, Channel> reports_;  // rank 0: to all others; others: to rank 0
+  std::set<int64_t> left_;              // ended normally
   std::unordered_map<int, Peer> peers_;
   std::set<int> calling_;
   std::set<int> sending_;  // peers with pending output
-  std::optional<News> failure_;
-  std::optional<News> lost_;  // a lost peer whose reason is not known yet
+  std::optional<Report> failure_;
+  std::optional<Report> lost_;  // a lost peer whose reason is not known yet
   Clock::time_point lost_at_{};
-  std::deque<News> work_;
+  std::deque<Report> work_;
   int alarm_ = -1;
-  std::vector<pollfd> watched_;  // descriptors of wait_to_tend()
+  std::vector<pollfd> watched_;  // descriptors of wait_for_progress()
   std::mutex watched_mutex_;
 };
 
@@ -149,7 +149,7 @@ class TcpSending final : public Sending {
       : wire_(wire), peer_(peer), message_(std::move(message)) {}
   ~TcpSending() override {
     if (message_->is_done()) return;
-    // The rest must still be sent, but the caller may free the body now.
+    // Copies the unsent rest, because the caller may free the body now.
     message_->kept.assign(message_->body, message_->body + message_->header.bytes);
     message_->body = message_->kept.data();
   }
@@ -180,7 +180,7 @@ void expect_enough_files(const LaunchEnvironment& place) {
 
 // The listening address of this rank: the address by which it reaches rank 0. If that is loopback
 // and the job may have other hosts, all addresses.
-Address door_address(const LaunchEnvironment& place) {
+Address listen_address(const LaunchEnvironment& place) {
   Address address = address_towards(resolve(place.master_address, place.master_port));
   if (address.is_loopback() && !is_local_name(place.master_address)) return any_address(0);
   address.port() = 0;
@@ -200,7 +200,7 @@ TcpWire::TcpWire(const LaunchEnvironment& place, const Secret& secret,
              .card = {},
              .address = {}};
   if (rank_ != 0) {
-    listeners_.push_back(listen_at(door_address(place), std::min(size_ + 64, 4096)));
+    listeners_.push_back(listen_at(listen_address(place), std::min(size_ + 64, 4096)));
     own.card = std::to_string(ntohs(own_address(listeners_[0].get()).port()));
   } else {
     own.card = std::to_string(place.master_port);
@@ -215,14 +215,14 @@ TcpWire::TcpWire(const LaunchEnvironment& place, const Secret& secret,
                                  "--node-rank)"},
                       own, secret_, timeout);
   members_ = std::move(rendezvous.members);
-  news_ = std::move(rendezvous.channels);
+  reports_ = std::move(rendezvous.channels);
   if (rank_ == 0) listeners_ = std::move(rendezvous.listeners);
-  if (rank_ != 0) address_of_0_ = peer_address(news_.at(0).descriptor()).host();
+  if (rank_ != 0) address_of_0_ = peer_address(reports_.at(0).descriptor()).host();
   alarm_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  tend();
+  progress();
 }
 
-Door TcpWire::door_of(int peer) const {
+ListenAddress TcpWire::listen_address_of(int peer) const {
   const Member& member = members_[static_cast<size_t>(peer)];
   const auto port = static_cast<int>(std::strtol(member.card.c_str(), nullptr, 10));
   if (peer == 0) return {address_of_0_, port};
@@ -242,8 +242,8 @@ TcpWire::Peer& TcpWire::linked(int rank) {
 
 void TcpWire::call(int rank, Peer& peer) {
   if (Clock::now() < peer.next_call) return;
-  const Door door = door_of(rank);
-  Socket socket = begin_connection(numeric_address(door.host, door.port));
+  const ListenAddress address = listen_address_of(rank);
+  Socket socket = begin_connection(numeric_address(address.host, address.port));
   if (!socket.is_open()) return call_failed(rank, peer, std::strerror(errno));
   peer.call.emplace(std::move(socket), Channel::End::kCaller, Purpose::kData, secret_);
   RecordWriter hello;
@@ -355,7 +355,7 @@ void TcpWire::lose(int rank, const std::string& reason) {
   peer.out.clear();
   sending_.erase(rank);
   if (lost_) return;
-  lost_ = News{rank, fmt::format("its connection is gone: {}", reason)};
+  lost_ = Report{rank, fmt::format("its connection is gone: {}", reason)};
   lost_at_ = Clock::now();
 }
 
@@ -393,28 +393,28 @@ bool TcpWire::is_body_done(int from) {
   return peer.num_body_bytes == 0;
 }
 
-std::optional<Wire::News> TcpWire::failure() {
+std::optional<Wire::Report> TcpWire::failure() {
   if (failure_) return failure_;
   if (lost_ && Clock::now() - lost_at_ > kForReason) failure_ = lost_;
   return failure_;
 }
 
-std::optional<Wire::News> TcpWire::work() {
+std::optional<Wire::Report> TcpWire::work() {
   if (work_.empty()) return {};
-  News news = std::move(work_.front());
+  Report reports = std::move(work_.front());
   work_.pop_front();
-  return news;
+  return reports;
 }
 
-void TcpWire::tell(NewsKind kind, int about, const std::string& text, int except) {
+void TcpWire::tell(ReportKind kind, int about, const std::string& text, int except) {
   RecordWriter record;
   record.number(static_cast<uint64_t>(kind));
   record.number(static_cast<uint64_t>(about));
   record.text(std::string_view(text).substr(0, kMaxNews));
-  for (auto& [rank, channel] : news_) {
-    // A rank that does not read gets no further news of work.
+  for (auto& [rank, channel] : reports_) {
+    // Skips reports of work to a rank that does not read them.
     const bool is_deaf = channel.state() == Channel::State::kGone ||
-                         (kind == NewsKind::kWork && channel.has_output());
+                         (kind == ReportKind::kWork && channel.has_output());
     if (rank == except || is_deaf) continue;
     channel.send(record.bytes());
     channel.flush();
@@ -426,32 +426,32 @@ void TcpWire::hear(int from, Channel& channel) {
   channel.advance();
   while (const std::optional<std::string> record = channel.next()) {
     RecordReader reader(*record);
-    const auto kind = static_cast<NewsKind>(reader.number());
+    const auto kind = static_cast<ReportKind>(reader.number());
     const uint64_t about = reader.number();
     const std::string text(reader.text().substr(0, kMaxNews));
     const bool is_of_job =
         rank_ == 0 ? about == static_cast<uint64_t>(from) : about < static_cast<uint64_t>(size_);
     if (!reader.is_good() || !is_of_job) {
-      if (!failure_) failure_ = News{from, "it sent invalid news"};
+      if (!failure_) failure_ = Report{from, "it sent invalid reports"};
       return;
     }
     const auto rank = static_cast<int>(about);
-    if (kind == NewsKind::kFarewell) left_.insert(from);
-    if (kind == NewsKind::kFailure && !failure_) failure_ = News{rank, text};
-    if (kind == NewsKind::kWork && work_.size() < kMaxHeard) work_.push_back({rank, text});
-    if (rank_ == 0 && kind != NewsKind::kFarewell) tell(kind, rank, text, from);
+    if (kind == ReportKind::kFarewell) left_.insert(from);
+    if (kind == ReportKind::kFailure && !failure_) failure_ = Report{rank, text};
+    if (kind == ReportKind::kWork && work_.size() < kMaxReports) work_.push_back({rank, text});
+    if (rank_ == 0 && kind != ReportKind::kFarewell) tell(kind, rank, text, from);
     channel.advance();
   }
   if (channel.state() != Channel::State::kGone || left_.contains(from) || failure_) return;
-  failure_ = News{from, fmt::format("its connection is gone: {}", channel.problem())};
-  if (rank_ == 0) tell(NewsKind::kFailure, from, failure_->message, from);
+  failure_ = Report{from, fmt::format("its connection is gone: {}", channel.problem())};
+  if (rank_ == 0) tell(ReportKind::kFailure, from, failure_->message, from);
 }
 
-// Reads from all that have sent news.
+// Reads from all that have sent reports.
 void TcpWire::hear_all() {
   std::vector<pollfd> requests;
   std::vector<int64_t> ranks;
-  for (auto& [rank, channel] : news_) {
+  for (auto& [rank, channel] : reports_) {
     if (channel.has_record()) hear(static_cast<int>(rank), channel);
     if (channel.state() == Channel::State::kGone) continue;
     requests.push_back({channel.descriptor(), channel.events(), 0});
@@ -459,11 +459,11 @@ void TcpWire::hear_all() {
   }
   if (::poll(requests.data(), requests.size(), 0) <= 0) return;
   for (size_t i = 0; i < requests.size(); ++i) {
-    if (requests[i].revents != 0) hear(static_cast<int>(ranks[i]), news_.at(ranks[i]));
+    if (requests[i].revents != 0) hear(static_cast<int>(ranks[i]), reports_.at(ranks[i]));
   }
 }
 
-void TcpWire::tend() {
+void TcpWire::progress() {
   hear_all();
   for (const Socket& listener : listeners_) guests_.accept(listener.get());
   guests_.advance([this](Channel channel, const std::string& record) {
@@ -474,7 +474,7 @@ void TcpWire::tend() {
 
   std::vector<pollfd> requests = {{alarm_, POLLIN, 0}};
   for (const Socket& listener : listeners_) requests.push_back({listener.get(), POLLIN, 0});
-  for (const auto& [rank, channel] : news_) {
+  for (const auto& [rank, channel] : reports_) {
     if (channel.state() == Channel::State::kGone) continue;
     requests.push_back({channel.descriptor(), channel.events(), 0});
   }
@@ -492,7 +492,7 @@ void TcpWire::tend() {
   watched_ = std::move(requests);
 }
 
-void TcpWire::wait_to_tend(std::chrono::milliseconds time) {
+void TcpWire::wait_for_progress(std::chrono::milliseconds time) {
   std::vector<pollfd> requests;
   {
     const std::lock_guard lock(watched_mutex_);
@@ -508,7 +508,7 @@ void TcpWire::wake() {
   static_cast<void>(::write(alarm_, &one, sizeof(one)));
 }
 
-void TcpWire::rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
+void TcpWire::wait_briefly(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
   if (idle < kTcpSpinTime) {
     lock.unlock();
     std::this_thread::yield();
@@ -544,14 +544,14 @@ void TcpWire::rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
   const bool is_to_tend =
       std::any_of(requests.begin() + static_cast<int64_t>(num_awaited), requests.end(),
                   [](const pollfd& request) { return request.revents != 0; });
-  if (is_to_tend || is_busy()) tend();
+  if (is_to_tend || is_busy()) progress();
 }
 
 void TcpWire::write_news() {
   const Clock::time_point deadline = Clock::now() + kForNews;
   for (bool is_left = true; is_left && Clock::now() < deadline;) {
     is_left = false;
-    for (auto& [rank, channel] : news_) {
+    for (auto& [rank, channel] : reports_) {
       channel.flush();
       is_left |= channel.state() == Channel::State::kOpen && channel.has_output();
     }
@@ -562,12 +562,12 @@ void TcpWire::write_news() {
 }
 
 void TcpWire::tell_failure(const std::string& message) {
-  tell(NewsKind::kFailure, rank_, message, rank_);
+  tell(ReportKind::kFailure, rank_, message, rank_);
   write_news();
 }
 
 void TcpWire::close() {
-  tell(NewsKind::kFarewell, rank_, "", rank_);
+  tell(ReportKind::kFarewell, rank_, "", rank_);
   write_news();
 }
 

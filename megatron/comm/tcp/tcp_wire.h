@@ -9,10 +9,10 @@
 
 namespace megatron::comm::tcp {
 
-// Messages over TCP, for jobs without MPI. All processes meet at rank 0 (tcp/rendezvous.h), and
-// each keeps that connection for reports of failures and of work, which rank 0 passes on to all
-// others. Two processes connect when one of them first sends to the other or waits for it. Throws
-// what join_rendezvous() throws.
+// Messages over TCP, for jobs without MPI. After the rendezvous at rank 0 (tcp/rendezvous.h) each
+// process keeps that connection for reports of failures and of work, which rank 0 forwards to all
+// others. Two processes connect when one first sends to the other or waits for it. Throws as
+// join_rendezvous().
 std::unique_ptr<Wire> make_tcp_wire(const LaunchEnvironment& place, const Secret& secret,
                                     std::chrono::milliseconds timeout);
 

@@ -30,7 +30,7 @@ std::string seconds(std::chrono::milliseconds time) {
 }  // namespace
 
 struct ThreadGroup::Message {
-  Call call;  // according to the sender
+  Call call;  // of the sender
   std::unique_ptr<std::byte[]> data;
   int64_t capacity = 0;
 };
@@ -53,13 +53,13 @@ ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks)
 
 ThreadGroup::~ThreadGroup() = default;
 
-class ThreadGroup::Patience {
+class ThreadGroup::WaitLimit {
  public:
-  Patience(const ThreadWorld& world, std::chrono::milliseconds timeout)
+  WaitLimit(const ThreadWorld& world, std::chrono::milliseconds timeout)
       : world_(world), timeout_(timeout), deadline_(Clock::now() + timeout) {}
 
   Clock::time_point deadline() const { return deadline_; }
-  // Is time up? Not while a rank is at work.
+  // True after the time-out, except while a rank is at work.
   bool is_over() {
     if (Clock::now() < deadline_) return false;
     const std::optional<Clock::time_point> work = world_.last_work();
@@ -99,7 +99,7 @@ bool ThreadGroup::spin(const F& happened) const {
       if (happened()) return true;
       spin_pause();
     }
-    if (world_.has_news()) return false;
+    if (world_.has_departures()) return false;
   }
   return happened();
 }
@@ -117,7 +117,7 @@ bool ThreadGroup::withdraw(uint32_t phase) {
   return false;
 }
 
-void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, void* out) {
+void ThreadGroup::enter(const Transport& self, const Call& call, const void* in, void* out) {
   Place& place = places_[static_cast<size_t>(self.rank())];
   place.call = call;
   place.in = in;
@@ -129,21 +129,21 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
 
 void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase) {
   const std::chrono::milliseconds timeout = self.context().timeout;
-  Patience patience(world_, timeout);
+  WaitLimit limit(world_, timeout);
   std::unique_lock lock(mutex_);
   num_sleepers_.fetch_add(1);
   bool is_late = false;
   std::vector<int> gone;
   while (!is_over(phase)) {
-    if (world_.has_news()) {
+    if (world_.has_departures()) {
       for (const int member : missing(self.rank())) {
         if (world_.has_ended(world_ranks_[static_cast<size_t>(member)])) gone.push_back(member);
       }
     }
-    const bool is_released = world_.has_news() && world_.failure();
+    const bool is_released = world_.has_departures() && world_.failure();
     if ((is_late || is_released || !gone.empty()) && withdraw(phase)) break;
-    is_late = over_.wait_until(lock, patience.deadline()) == std::cv_status::timeout &&
-              patience.is_over();
+    is_late =
+        over_.wait_until(lock, limit.deadline()) == std::cv_status::timeout && limit.is_over();
   }
   num_sleepers_.fetch_sub(1);
   lock.unlock();
@@ -177,11 +177,11 @@ void ThreadGroup::check_agreement(const Transport& self) {
       fmt::format("group {}: members made different calls: {} called {}, {} called {}",
                   self.membership().name, self.name_of(0), all[0].call.str(),
                   self.name_of(static_cast<int>(other - all.begin())), other->call.str());
-  part(self.rank());  // the others have now read this rank's call
+  leave(self.rank());  // the others have now read this rank's call
   throw CommError(message);
 }
 
-void ThreadGroup::part(int rank) {
+void ThreadGroup::leave(int rank) {
   const std::optional<uint32_t> phase = arrive(rank, {}, nullptr);
   if (!phase || spin([&] { return is_over(*phase); })) return;
   std::unique_lock lock(mutex_);
@@ -249,7 +249,7 @@ void ThreadGroup::post(const Transport& self, const Call& call, std::span<const 
 
 void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std::byte> bytes) {
   const std::chrono::milliseconds timeout = self.context().timeout;
-  Patience patience(world_, timeout);
+  WaitLimit limit(world_, timeout);
   const int sender = world_ranks_[static_cast<size_t>(call.peer)];
   Mailbox& box = mailboxes_[static_cast<size_t>(self.rank())];
   std::unique_lock lock(box.mutex);
@@ -266,16 +266,16 @@ void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std
   };
   while (queue.empty()) {
     // Checked before another look at the queue: messages sent before the end still arrive.
-    const bool has_ended = world_.has_news() && world_.has_ended(sender);
-    if (world_.has_news() && world_.failure()) {
+    const bool has_ended = world_.has_departures() && world_.has_ended(sender);
+    if (world_.has_departures() && world_.failure()) {
       lock.unlock();
       throw_released(self, call);
     }
     if (has_ended) {
       fail(fmt::format("waits in vain for {}, whose program has ended", self.name_of(call.peer)));
     }
-    if (box.arrived.wait_until(lock, patience.deadline()) == std::cv_status::timeout &&
-        queue.empty() && patience.is_over()) {
+    if (box.arrived.wait_until(lock, limit.deadline()) == std::cv_status::timeout &&
+        queue.empty() && limit.is_over()) {
       world_.print_flight_records();
       fail(fmt::format("waited {} for {}", seconds(timeout),
                        missing_text(self, std::span(&call.peer, 1))));
@@ -298,7 +298,7 @@ void ThreadGroup::wake() {
     const std::lock_guard lock(mutex_);
   }  // a rank that is about to sleep does so first and is woken
   over_.notify_all();
-  if (!world_.has_news()) return;
+  if (!world_.has_departures()) return;
   for (size_t i = 0; i < size_; ++i) {
     { const std::lock_guard lock(mailboxes_[i].mutex); }
     mailboxes_[i].arrived.notify_all();

@@ -15,44 +15,44 @@
 
 namespace megatron::comm {
 
-// Shared state of one group's members. In a collective every member states its part, calls meet(),
-// reads what it needs from the others' memory, writes its own share of the result, and calls
-// part(). This takes no lock unless a member has to sleep.
+// Shared state of one group's members. In a collective every member calls enter() with its
+// pointers, reads the others' memory, writes its own share of the result, and calls leave(). This
+// takes no lock unless a member has to sleep.
 class ThreadGroup {
  public:
   ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks);
   ~ThreadGroup();
 
-  // A member's part of a collective.
+  // A member's arguments of a collective.
   struct alignas(64) Place {
     Call call;
     const void* in = nullptr;
     void* out = nullptr;
-    std::atomic<uint64_t> arrivals{0};  // at meet() and part() so far
+    std::atomic<uint64_t> arrivals{0};  // at enter() and leave() so far
   };
 
-  // Waits for all members; their parts may be read until part(). Throws CommError if one does not
-  // arrive, and on all members if they make different calls; then no member touches this one's
+  // Barrier; afterwards the members' places may be read until leave(). Throws CommError if one does
+  // not arrive, and on all members if they make different calls; then no member accesses this one's
   // memory. `self` is the caller.
-  void meet(const Transport& self, const Call& call, const void* in, void* out);
+  void enter(const Transport& self, const Call& call, const void* in, void* out);
   std::span<const Place> places() const { return {places_.get(), size_}; }
-  // Waits until all members have read. Between meet() and part() a member can neither throw nor
-  // wait, so this always returns. May be called several times, as a barrier.
-  void part(int rank);
+  // Barrier after reading. Between enter() and leave() a member can neither throw nor wait, so this
+  // always returns. May be called several times.
+  void leave(int rank);
 
   // Messages. post() copies the bytes and returns; receive() waits for that sender's next message
-  // of the same size. Both calls describe the bytes.
+  // of the same size. `call` describes the bytes.
   void post(const Transport& self, const Call& call, std::span<const std::byte> bytes);
   void receive(const Transport& self, const Call& call, std::span<std::byte> bytes);
 
-  // How long a rank with a core of its own spins before it sleeps. Waking takes tens of
-  // microseconds, which ranks that only queue work on GPUs should not lose.
+  // Sets how long a rank with its own core spins before it sleeps. Waking takes tens of
+  // microseconds, too long for ranks that only queue work on GPUs.
   void spin_for(std::chrono::microseconds time) { spin_time_ = time; }
 
   void wake();
 
-  // A member's call on a GPU failed, which no member can take part in any more: later calls of all
-  // ranks throw CommError with the message.
+  // Reports that a member's call on a GPU failed: later calls of all ranks throw CommError with the
+  // message.
   void member_failed(int member, const std::string& message);
 
  private:
@@ -60,10 +60,10 @@ class ThreadGroup {
   struct Mailbox;
 
   // Returns the phase that ends when all have arrived; none if this rank was the last. Throws
-  // CommError if the barrier is broken; a barrier of part() never is, and needs no `self`.
+  // CommError if the barrier is broken; a barrier of leave() never is, and needs no `self`.
   std::optional<uint32_t> arrive(int rank, const Call& call, const Transport* self);
   bool is_over(uint32_t phase) const;
-  // Polls happened() for a while; false if it did not happen, or there is news.
+  // Polls happened() for a while; false if it did not happen, or a rank has departed.
   template <class F>
   bool spin(const F& happened) const;
   // Sleeps until the barrier has taken place. Throws CommError if it cannot.
@@ -76,8 +76,8 @@ class ThreadGroup {
   std::vector<int> missing(int rank) const;
   std::string missing_text(const Transport& self, std::span<const int> members) const;
   Message buffer_for(Mailbox& box, int64_t bytes);
-  // Limits a wait: a time-out after its begin, or after a rank was last at work. Warns once.
-  class Patience;
+  // Limits a wait: a time-out after its beginning, or after a rank was last at work. Warns once.
+  class WaitLimit;
 
   ThreadWorld& world_;
   const std::vector<int> world_ranks_;

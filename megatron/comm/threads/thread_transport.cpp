@@ -50,7 +50,7 @@ std::shared_ptr<Transport> ThreadTransport::subgroup(Membership membership) {
 }
 
 void ThreadTransport::run(const Call& call, const void* in, void* out) {
-  group_.meet(*this, call, in, out);
+  group_.enter(*this, call, in, out);
   const std::span<const Place> places = group_.places();
   const int64_t bytes = call.bytes();
   switch (call.operation) {
@@ -77,11 +77,11 @@ void ThreadTransport::run(const Call& call, const void* in, void* out) {
     default:
       break;
   }
-  group_.part(rank());
+  group_.leave(rank());
 }
 
 std::optional<std::string> ThreadTransport::failure() const {
-  if (!world_.has_news()) return {};
+  if (!world_.has_departures()) return {};
   const std::optional<ThreadWorld::Failure> first = world_.failure();
   if (!first) return {};
   return fmt::format("rank {} of the world failed: {}", first->rank, first->message);

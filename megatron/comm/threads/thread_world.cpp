@@ -92,7 +92,7 @@ void ThreadWorld::print_flight_records() {
 }
 
 void ThreadWorld::wake_all() {
-  has_news_.store(true, std::memory_order_release);
+  has_departures_.store(true, std::memory_order_release);
   std::vector<ThreadGroup*> groups;  // take no group's lock inside this one
   {
     const std::lock_guard lock(mutex_);

@@ -16,7 +16,7 @@ namespace megatron::comm {
 
 class ThreadGroup;
 
-// Shared state of one process's ranks: their groups, and which ranks are gone.
+// Shared state of one process's ranks: their groups, and which ranks have departed.
 class ThreadWorld {
  public:
   ThreadWorld(int size, std::chrono::milliseconds timeout);  // of one call
@@ -28,12 +28,12 @@ class ThreadWorld {
   // The group of the calling rank and its fellow members; the first caller creates it.
   ThreadGroup& group(const Membership& membership);
 
-  // The rank is gone: it threw, or its function has returned. Wakes all waiting ranks.
+  // The rank has departed: it threw, or its function has returned. Wakes all waiting ranks.
   void rank_failed(int rank, const std::string& message);
   void rank_ended(int rank);
 
-  // Is a rank gone? Then a waiting rank should check the functions below.
-  bool has_news() const { return has_news_.load(std::memory_order_acquire); }
+  // True if a rank has departed; a waiting rank then checks the functions below.
+  bool has_departures() const { return has_departures_.load(std::memory_order_acquire); }
   bool has_ended(int rank) const;
   struct Failure {
     int rank = 0;
@@ -42,7 +42,8 @@ class ThreadWorld {
   // The first rank that threw, if any.
   std::optional<Failure> failure() const;
 
-  // The last time a rank was busy (Working) and not in a call; now, if one is. Nothing if none was.
+  // When a rank was last busy (Working) and not in a call; the current time if one is. Nothing if
+  // none was.
   std::optional<std::chrono::steady_clock::time_point> last_work() const;
   // "rank 3 is saving iteration 40"
   std::string work() const;
@@ -56,7 +57,7 @@ class ThreadWorld {
   void wake_all();
 
   std::vector<std::shared_ptr<RankContext>> ranks_;
-  std::atomic<bool> has_news_{false};
+  std::atomic<bool> has_departures_{false};
   std::atomic<bool> has_printed_{false};
   mutable std::mutex mutex_;  // guards all that follows
   std::optional<Failure> failure_;

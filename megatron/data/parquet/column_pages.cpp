@@ -17,7 +17,7 @@
 namespace megatron {
 namespace {
 
-// Numbers of the format.
+// Constants of the format.
 constexpr int64_t kDataPage = 0;
 constexpr int64_t kDictionaryPage = 2;
 constexpr int64_t kDataPageV2 = 3;
@@ -30,7 +30,7 @@ constexpr std::array kEncodingNames = {
     "BIT_PACKED",     "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
     "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
 
-// What a page of this size may at most unpack to. Writers make pages of about 1 MiB.
+// Maximum uncompressed size of a page of this size. Writers make pages of about 1 MiB.
 constexpr int64_t kMaxPageBytes = int64_t{256} << 20;
 constexpr int64_t kMaxRatio = 1100;  // deflate's 1032 is the largest of the codecs with a limit
 
@@ -129,7 +129,7 @@ std::string unpacked(ParquetCodec codec, std::string_view x, int64_t bytes) {
 }
 
 uint32_t little_endian(std::string_view& x) {
-  expect(x.size() >= 4, "a length lies behind its end");
+  expect(x.size() >= 4, "a length extends beyond its end");
   uint32_t value = 0;
   static_assert(std::endian::native == std::endian::little);
   std::memcpy(&value, x.data(), 4);
@@ -140,13 +140,14 @@ uint32_t little_endian(std::string_view& x) {
 // A plain value: its length, its bytes.
 std::string_view next_text(std::string_view& x) {
   const uint32_t size = little_endian(x);
-  expect(size <= x.size(), "a text lies behind its end");
+  expect(size <= x.size(), "a text extends beyond its end");
   const std::string_view text = x.substr(0, size);
   x.remove_prefix(size);
   return text;
 }
 
-// Numbers of some bits, in runs of one value or eight by eight ("RLE/bit-packing hybrid").
+// Decodes integers in the "RLE/bit-packing hybrid": runs of one value, or groups of eight packed
+// values.
 class RunReader {
  public:
   RunReader(std::string_view bytes, int bits) : bytes_(bytes), bits_(bits) {
@@ -170,7 +171,7 @@ class RunReader {
   void begin_run() {
     uint64_t head = 0;
     for (int shift = 0;; shift += 7) {
-      expect(!bytes_.empty() && shift < 35, "a run lies behind its end");
+      expect(!bytes_.empty() && shift < 35, "a run extends beyond its end");
       const auto byte = static_cast<uint8_t>(bytes_.front());
       bytes_.remove_prefix(1);
       head |= static_cast<uint64_t>(byte & 0x7f) << shift;
@@ -180,7 +181,7 @@ class RunReader {
     const uint64_t count = head >> 1;
     expect(count > 0, "an empty run");
     if (is_packed_) {
-      // The last run may lack the bytes of values that are not there.
+      // The last run may be truncated after the last value.
       const size_t size =
           std::min(bytes_.size(), static_cast<size_t>(count) * static_cast<size_t>(bits_));
       packed_ = bytes_.substr(0, size);
@@ -191,7 +192,7 @@ class RunReader {
       return;
     }
     const auto size = static_cast<size_t>((bits_ + 7) / 8);
-    expect(size <= bytes_.size(), "a run lies behind its end");
+    expect(size <= bytes_.size(), "a run extends beyond its end");
     value_ = 0;
     std::memcpy(&value_, bytes_.data(), size);
     bytes_.remove_prefix(size);
@@ -222,7 +223,7 @@ class PageReader {
       const PageHeader header = read_header(reader);
       rest.remove_prefix(reader.position());
       expect(header.packed_bytes >= 0 && header.packed_bytes <= std::ssize(rest),
-             "it lies behind the column's end");
+             "it extends beyond the column's end");
       const std::string_view body = rest.substr(0, static_cast<size_t>(header.packed_bytes));
       rest.remove_prefix(body.size());
       if (header.type == kDictionaryPage) {

@@ -17,7 +17,7 @@ constexpr std::string_view kParquetMagic = "PAR1";
 constexpr std::string_view kEncryptedMagic = "PARE";
 constexpr size_t kTailBytes = 8;  // the size of the description, and the magic
 
-// Numbers of the format.
+// Constants of the format.
 constexpr int64_t kByteArray = 6;
 constexpr int64_t kOptional = 1;
 constexpr int64_t kRepeated = 2;
@@ -168,7 +168,7 @@ ColumnPages ParquetFile::pages_of(const Column& column, const Chunk& chunk) cons
   const auto size = static_cast<int64_t>(text.size());
   if (chunk.begin < 0 || chunk.begin > size || chunk.bytes < 0 ||
       chunk.bytes > size - chunk.begin) {
-    fail(file_, fmt::format("the Parquet file is damaged: the column {} lies behind its end",
+    fail(file_, fmt::format("the Parquet file is damaged: the column {} extends beyond its end",
                             column.name));
   }
   return {text.substr(static_cast<size_t>(chunk.begin), static_cast<size_t>(chunk.bytes)),

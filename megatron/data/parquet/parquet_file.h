@@ -21,10 +21,10 @@ class ParquetFile {
   ~ParquetFile();
 
   int64_t num_rows() const { return num_rows_; }
-  // The names of the columns, those in structures and lists left out.
+  // The names of the top-level columns.
   std::vector<std::string> columns() const;
-  // Gives the column's text in every row to `take`, in order. Throws ConfigError if there is no
-  // such column of texts, FormatError for rows without a text and for damaged or unknown pages.
+  // Calls `take` for the column's text in every row, in order. Throws ConfigError if there is no
+  // such column of texts, FormatError for rows without a text and for damaged or unsupported pages.
   void read_texts(const std::string& column,
                   const std::function<void(std::string_view text)>& take) const;
 

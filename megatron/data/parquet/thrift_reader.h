@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// Reads the compact protocol of Apache Thrift, in which Parquet files describe themselves. Throws
-// FormatError, without a file's name, for bytes that are no such structure.
+// Reads the compact protocol of Apache Thrift, the encoding of Parquet's metadata. Throws
+// FormatError, without the file's name, for invalid bytes.
 class ThriftReader {
  public:
   explicit ThriftReader(std::string_view bytes) : bytes_(bytes) {}
@@ -16,8 +16,8 @@ class ThriftReader {
   // Bytes read so far.
   size_t position() const { return at_; }
 
-  // Gives the fields of a structure to f(id), which reads the field's value by one of the functions
-  // below and returns true, or returns false: then the value is skipped.
+  // Calls f(id) for the fields of a structure; f reads the value by one of the functions below and
+  // returns true, or returns false to skip it.
   template <class F>
   void read_struct(F&& f) {
     const Nested nested(*this);
@@ -42,7 +42,7 @@ class ThriftReader {
   std::string_view text();
 
  private:
-  // Hostile files nest without end.
+  // Limit of nesting in hostile files.
   class Nested {
    public:
     explicit Nested(ThriftReader& reader) : reader_(reader) { reader_.enter(); }
@@ -65,7 +65,7 @@ class ThriftReader {
 
   std::string_view bytes_;
   size_t at_ = 0;
-  int type_ = 0;  // of the value that comes next
+  int type_ = 0;  // of the next value
   int depth_ = 0;
 };
 

@@ -15,7 +15,7 @@ namespace {
 // two forms of GELU; ours writes the head's here, where transformers does not look.
 constexpr const char* kHeadActivation = "lm_head_act";
 
-// Has the model a pooler and a binary head?
+// True if the model has a pooler and a binary head.
 bool has_binary_head(const HfFields& fields) {
   for (const std::string& name : fields.texts("architectures")) {
     if (name.ends_with("BertForMaskedLM") || name.ends_with(kHfClassifier)) return false;
@@ -92,9 +92,8 @@ std::vector<std::string> hf_bert_differences(const TransformerConfig& c, bool is
   const auto require = [&](bool holds, const char* what) {
     if (!holds) found.emplace_back(what);
   };
-  require(
-      c.apply_residual_connection_post_layernorm == is_bert,
-      is_bert ? "residual connections before the norm" : "residual connections behind the norm");
+  require(c.apply_residual_connection_post_layernorm == is_bert,
+          is_bert ? "residual connections before the norm" : "residual connections after the norm");
   require(c.position_embedding_type == PositionEmbedding::kLearnedAbsolute,
           "the kind of position embedding");
   require(c.normalization == Normalization::kLayerNorm, "the kind of norm");

@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-// Of both: transformers' names for the same modules.
+// Modules with the same names in both model types.
 constexpr NameRule kShared[] = {
     {"embedding.word_embeddings.weight",
      {"bert.embeddings.word_embeddings.weight"},
@@ -46,7 +46,7 @@ constexpr NameRule kShared[] = {
     {"classification_head.bias", {"classifier.bias"}},
 };
 
-// MegatronBert has its norms before the modules, Bert behind them.
+// MegatronBert has its norms before the modules, Bert after them.
 constexpr NameRule kPreNorm[] = {
     {"encoder.layers.{i}.input_layernorm.weight", {"bert.encoder.layer.{i}.attention.ln.weight"}},
     {"encoder.layers.{i}.input_layernorm.bias", {"bert.encoder.layer.{i}.attention.ln.bias"}},

@@ -143,7 +143,7 @@ void read_rope(const HfFields& fields, TransformerConfig& config, const char* th
   }
 }
 
-// Compat: as transformers 5.24, whose Llama and Mistral turn whole heads, whatever this says.
+// Compat: as transformers 5.24, whose Llama and Mistral rotate whole heads and ignore this field.
 void refuse_partial_rotation(const HfFields& fields, double factor) {
   if (factor == 1.0) return;
   constexpr const char* kFactor = "partial_rotary_factor";
@@ -250,7 +250,7 @@ void read_bloom(const HfFields& fields, TransformerConfig& config) {
   config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", true);
 }
 
-// What a family has; everything else about a model is a field of its config.json.
+// Constants of a family; all other properties of a model are fields of its config.json.
 std::vector<std::string> differences(const TransformerConfig& c, HfFamily family) {
   if (is_encoder_only(kind_of(family))) {
     return hf_bert_differences(c, family == HfFamily::kBert);
@@ -279,7 +279,7 @@ std::vector<std::string> differences(const TransformerConfig& c, HfFamily family
   require(c.embed_layernorm == (family == HfFamily::kBloom), "a norm on the embedding or none");
   require(family == HfFamily::kGptNeox || !c.parallel_residual, "parallel residuals");
   require(family == HfFamily::kBloom || !c.apply_residual_connection_post_layernorm,
-          "residual connections behind the norm");
+          "residual connections after the norm");
   require(family != HfFamily::kBloom || c.ffn_hidden_size == 4 * c.hidden_size,
           "an MLP that is not four times as wide");
   require(is_llama || family == HfFamily::kGptNeox || !c.use_rope_scaling, "rope scaling");

@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// No model has a size above this; it keeps products of two sizes inside 64 bits.
+// Upper bound of any size in a model; keeps products of two sizes within 64 bits.
 inline constexpr int64_t kMaxHfSize = int64_t{1} << 31;
 
 // The fields of an object of config.json; null counts as absent. A field of the wrong kind, and a
@@ -58,7 +58,7 @@ class HfFields {
   const nlohmann::json& object_;
 };
 
-// The activation that a field names, of those without a gate; and the name of one.
+// The ungated activation of a field's value, and the reverse.
 Activation hf_activation(const HfFields& fields, const char* name, const char* otherwise);
 const char* hf_activation_name(Activation activation);
 

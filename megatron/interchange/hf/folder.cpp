@@ -141,7 +141,7 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
       options.format);
 }
 
-// Is it a file of weights, or their index, as write_sharded() names them?
+// True for names of weight files and their index, as written by write_sharded().
 bool has_weights_name(const std::string& name) {
   const bool is_safetensors =
       name.starts_with("model") &&
@@ -151,8 +151,9 @@ bool has_weights_name(const std::string& name) {
   return is_safetensors || is_torch;
 }
 
-// Moves all files of a directory into the one above, in place of all weights that are there.
-// Without config.json a folder is no model: the old one goes first, and the new one comes last.
+// Moves all files of a directory into the one above, in place of all weights that are there. A
+// folder without config.json is not a model: the old one is removed first, and the new one is
+// written last.
 void move_up(const fs::path& unfinished, const fs::path& directory) {
   std::vector<fs::path> stale = {directory / kModelConfigFile, directory / kChecksumsFile};
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {

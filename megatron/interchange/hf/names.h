@@ -15,7 +15,7 @@
 namespace megatron {
 
 NameTable hf_names(HfFamily family, const TransformerConfig& config);
-// Our parameters of the model.
+// The model's parameters, with our names and shapes.
 std::vector<TensorSpec> hf_tensors(const HfModel& model);
 
 // The weights of a folder or file under our names, like open_mapped().
@@ -23,16 +23,16 @@ StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const HfModel& model);
 
 // The pooler of a BERT: the layer between the first token and the heads of the whole text. Files
-// may hold it beside the LM head alone.
+// with only the LM head may have it, too.
 enum class HfPooler { kIfUsed, kIfThere };
 
-// The weights as contents of a checkpoint, without settings, to be read on demand. Throws IoError;
-// FormatError when the configuration does not fit the tensors of the files.
+// The weights as contents of a checkpoint without settings, read on demand. Throws IoError;
+// FormatError if the configuration does not fit the tensors of the files.
 CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model,
                                       HfPooler pooler = HfPooler::kIfUsed);
 
-// Writes config.json and the weights into an existing directory; rows of padding are left out.
-// `source` gives our parameters.
+// Writes config.json and the weights into an existing directory, without padding rows. `source`
+// returns our parameters.
 void save_hf_model(const std::filesystem::path& directory, const HfModel& model,
                    std::span<const TensorSpec> ours, int64_t max_shard_bytes,
                    const TensorSource& source, WeightsFormat format = WeightsFormat::kSafetensors);

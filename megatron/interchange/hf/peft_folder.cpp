@@ -46,7 +46,7 @@ struct LayerAdapters {
   std::vector<std::optional<TheirAdapter>> parts;
   int64_t in = 0;
 
-  // Do all parts have the same A?
+  // True if all parts have the same A.
   bool shares_a() const {
     return std::ranges::all_of(parts, [&](const std::optional<TheirAdapter>& part) {
       return part && parts.front() &&
@@ -56,7 +56,7 @@ struct LayerAdapters {
   int64_t rank(int64_t r) const { return shares_a() ? r : r * std::ssize(parts); }
 };
 
-// What the settings may ask for that a model of ours has not.
+// PEFT settings that our models do not support.
 void expect_plain(const json& settings, const fs::path& file) {
   const auto refuse = [&](const char* name, const std::string& why) {
     throw Unsupported(

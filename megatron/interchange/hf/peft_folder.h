@@ -8,15 +8,15 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/transformer/config.h"
 
-// Low-rank adapters in a folder of Hugging Face's PEFT: adapter_config.json, and
-// adapter_model.safetensors or adapter_model.bin.
+// Low-rank adapters in a PEFT folder: adapter_config.json, and adapter_model.safetensors or
+// adapter_model.bin.
 namespace megatron {
 
-// A folder with a whole model is none.
+// False for a folder with a whole model.
 bool is_peft_folder(const std::filesystem::path& folder);
 
-// The model that the adapters belong to, as the folder names it: a path, or a name on a hub. Throws
-// FormatError if it names none.
+// The base model as named in the folder: a path, or a name on a hub. Throws FormatError if it names
+// none.
 std::string base_model_of(const std::filesystem::path& folder);
 
 struct PeftAdapters {
@@ -29,10 +29,10 @@ struct PeftAdapters {
   StoredSection weights;  // under our names, fp32
 };
 
-// The adapters for a model of that config with the weights `base`. One layer of ours may be several
-// there (queries, keys and values): then their adapters become one, whose B is zero outside their
-// blocks and whose rank is the sum of theirs; if they share their A, the rank stays. Throws
-// IoError, FormatError, and Unsupported, which names the setting, for other kinds of adapters.
+// The adapters for a model of that config with the weights `base`. If a layer of ours is several in
+// PEFT (queries, keys and values), their adapters are combined into one with a block-structured B,
+// whose rank is the sum of their ranks, or unchanged if they share A. Throws IoError, FormatError,
+// and Unsupported, which names the setting, for other kinds of adapters.
 PeftAdapters read_peft_adapters(const std::filesystem::path& folder,
                                 const TransformerConfig& config, const StoredSection& base);
 

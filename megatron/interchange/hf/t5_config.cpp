@@ -47,7 +47,7 @@ void read_hf_t5(const HfFields& fields, TransformerConfig& config) {
   config.position_embedding_type = PositionEmbedding::kRelative;
   config.relative_attention_num_buckets = fields.size("relative_attention_num_buckets", 32);
   config.relative_attention_max_distance = fields.size("relative_attention_max_distance", 128);
-  // Relative positions have no end; older files tell the length of the training.
+  // Relative positions are unlimited; older files have the training length.
   config.max_position_embeddings = fields.size("n_positions", 512);
   config.decoder_seq_length = config.max_position_embeddings;
   config.normalization = Normalization::kRmsNorm;
@@ -76,7 +76,7 @@ std::vector<std::string> hf_t5_differences(const TransformerConfig& c) {
   require(c.untie_embeddings_and_output_weights || !c.add_lm_head_bias, "a bias of the vocabulary");
   require(c.softmax_scale == 1.0, "a --softmax-scale other than 1");
   require(!c.group_query_attention, "query groups");
-  require(!c.apply_residual_connection_post_layernorm, "residual connections behind the norm");
+  require(!c.apply_residual_connection_post_layernorm, "residual connections after the norm");
   require(!c.qk_layernorm, "--qk-layernorm");
   return found;
 }

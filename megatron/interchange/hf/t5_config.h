@@ -13,10 +13,10 @@ namespace megatron {
 // Reads the fields of a model_type "t5" or "mt5".
 void read_hf_t5(const HfFields& fields, TransformerConfig& config);
 
-// What such a model does not express of a configuration.
+// The settings of a configuration that such a model cannot express.
 std::vector<std::string> hf_t5_differences(const TransformerConfig& config);
 
-// The fields that say the rest.
+// The fields of the other settings.
 nlohmann::json hf_t5_fields(const TransformerConfig& config);
 
 }  // namespace megatron

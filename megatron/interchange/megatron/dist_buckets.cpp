@@ -35,7 +35,7 @@ struct BucketName {
   std::string_view kind;
 };
 
-// Takes the prefix off the text, and the number behind it.
+// Removes the prefix, and the number after it, from the text.
 std::optional<int64_t> number_after(std::string_view prefix, std::string_view& text) {
   if (!text.starts_with(prefix)) return std::nullopt;
   text.remove_prefix(prefix.size());
@@ -70,8 +70,9 @@ struct Place {
 
 int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Where parameters lie in buckets of these sizes: last first, each in the first bucket with room.
-// A bucket ends with its last parameter, or with the padding behind it. None if they do not fit.
+// Positions of parameters in buckets of these sizes: in reverse order, each in the first bucket
+// with room. A bucket ends with its last parameter, or with the padding after it. None if they do
+// not fit.
 std::optional<std::vector<Place>> places_of(const RankShard::Chunk& parameters,
                                             const std::vector<Bucket>& buckets) {
   std::vector<Place> places(parameters.size());
@@ -148,7 +149,8 @@ std::string BucketReader::collect_buckets() {
   for (const auto& [name, tensor] : checkpoint_->files().index().tensors) {
     const auto parsed = bucket_name(name);
     if (!parsed) continue;
-    if (tensor.shape.rank() != 1 || !tensor.dtype) return fmt::format("{} is no flat buffer", name);
+    if (tensor.shape.rank() != 1 || !tensor.dtype)
+      return fmt::format("{} is not a flat buffer", name);
     Bucket bucket{name, &tensor, {}};
     for (const TorchDistIndex::Piece& piece : tensor.pieces) bucket.pieces.push_back(&piece);
     std::ranges::sort(bucket.pieces, {},

@@ -7,19 +7,19 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/interchange/megatron/dist_reader.h"
 
-// State of Megatron Core's distributed optimizer in checkpoints of torch_dist, in its default form,
-// dp_reshardable: flat buffers in place of parameters, of each tensor- and pipeline-parallel rank,
-// cut into buckets. A bucket and a kind of state are one tensor, in pieces that end where
-// parameters and the shares of data-parallel ranks do; nothing in the files names the parameters.
+// State of Megatron Core's distributed optimizer in torch_dist checkpoints, in its default format
+// dp_reshardable: flat buffers of each tensor- and pipeline-parallel rank, divided into buckets,
+// instead of parameters. For each bucket and kind of state there is one tensor, in pieces that end
+// at the ends of parameters and of data-parallel shards; the files do not name the parameters.
 namespace megatron {
 
-// Is it the name of a bucket?
+// True for the name of a bucket.
 bool is_dist_bucket(std::string_view name);
 
-// Adds the state in the buckets of all ranks to the contents, which have args and weights, and the
-// number of updates and the loss scale. Returns why it does not, one clause without an end; empty
-// if it does: the layout of the buckets must follow from args, agree with the ends of all pieces,
-// and its main parameters must round to the weights. Throws FormatError.
+// Adds the state in the buckets of all ranks, the number of updates and the loss scale to the
+// contents, which have args and weights. The bucket layout computed from args must agree with the
+// ends of all pieces, and its main parameters must round to the weights; otherwise returns the
+// reason, a clause without a full stop (empty on success). Throws FormatError.
 std::string read_dist_buckets(const std::shared_ptr<const DistCheckpoint>& checkpoint,
                               CheckpointContents& contents);
 

@@ -43,7 +43,7 @@ constexpr struct {
               {"fp32_param", kMainParamSection},
               {"param", kMainParamSection}};
 
-// What a key of theirs is.
+// The meaning of one of their keys.
 struct Key {
   std::string section;  // empty: state of buffers, or of an unknown kind
   std::string path;     // of the parameter, with the number of a layer or without
@@ -63,7 +63,7 @@ Key key_of(std::string_view name) {
   return {};
 }
 
-// Does the path name the tensors of all layers of a stack, merged?
+// True if the path names the merged tensors of all layers of a stack.
 bool is_merged(std::string_view path) {
   std::optional<int64_t> layer;
   without_layer(path, layer);

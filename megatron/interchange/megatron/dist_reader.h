@@ -12,15 +12,15 @@
 #include "megatron/formats/torch_file.h"
 #include "megatron/transformer/config.h"
 
-// Checkpoints of Megatron-LM's format torch_dist, its default since 2025 (--ckpt-format): whole
-// tensors of Megatron Core in pieces (formats/torch_dist.h), under names of their own or, for all
-// layers together, with the layer as first axis.
+// Reads Megatron-LM's format torch_dist, its default since 2025 (--ckpt-format): whole tensors of
+// Megatron Core in pieces (formats/torch_dist.h), one per parameter, or one for all layers with the
+// layer as first axis.
 namespace megatron {
 
-// Is it a directory of PyTorch's or Megatron Core's distributed checkpoints, of whatever format?
+// True for a directory of PyTorch's or Megatron Core's distributed checkpoints, of any format.
 bool is_dist_checkpoint(const std::filesystem::path& directory);
 
-// The key of what only this program stores (dist_writer.h): its scalars, by owner.
+// The key of this program's own data (dist_writer.h): its scalars, by owner.
 inline constexpr const char* kOwnScalars = "megatron_cpp";
 
 class DistCheckpoint {
@@ -30,7 +30,7 @@ class DistCheckpoint {
 
   const TorchDistDirectory& files() const { return *files_; }
   ModelKind kind() const { return kind_; }
-  // What Megatron-LM stores beside tensors: args, iteration and so on.
+  // Megatron-LM's state beside tensors: args, iteration and so on.
   PyValue root() const { return root_; }
   const TorchFile& root_file() const { return *root_file_; }
 
@@ -41,9 +41,8 @@ class DistCheckpoint {
   ModelKind kind_;
 };
 
-// The contents, whose tensors keep `checkpoint` alive. State of the optimizer that belongs to
-// buffers instead of parameters is left out; optimizer_problem says so. Throws FormatError,
-// Unsupported.
+// The contents, whose tensors keep `checkpoint` alive. Omits optimizer state of buffers instead of
+// parameters, which optimizer_problem reports. Throws FormatError, Unsupported.
 CheckpointContents dist_contents(const std::shared_ptr<const DistCheckpoint>& checkpoint,
                                  const ArgMap& args);
 

@@ -16,7 +16,7 @@
 // The files of the ranks that saved a checkpoint with Megatron-LM.
 namespace megatron {
 
-// A parameter in a rank's file, in the order in which its optimizer counts them.
+// A parameter in a rank's file, in the order of the optimizer's numbering.
 struct RankParameter {
   std::string ours;    // whole name, with the number of the layer in the model
   std::string path;    // its key in the file
@@ -44,11 +44,11 @@ struct RankFiles {
 // The file of weights in a rank's folder, if there is one.
 std::optional<std::filesystem::path> rank_file(const std::filesystem::path& folder);
 
-// Has the folder the name of a rank, mp_rank_XX?
+// True if the folder has the name of a rank, mp_rank_XX.
 bool is_rank_folder(const std::filesystem::path& folder);
 
-// Opens the files of all ranks in a directory, by pipeline rank, then tensor rank; chunks are left
-// empty. `directory` may also be the file of an only rank. Throws FormatError when folders are
+// Opens the files of all ranks in a directory, by pipeline rank, then tensor rank; leaves chunks
+// empty. `directory` may also be the file of a single rank. Throws FormatError if folders are
 // missing, Unsupported for models with experts.
 std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory,
                                        Parts parts = Parts::kAll);
@@ -56,10 +56,10 @@ std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory,
 // The leaves of nested dictionaries, their keys joined with dots.
 std::vector<std::pair<std::string, PyValue>> flattened(PyValue value);
 
-// The number, or that in a tensor of one element.
+// A number, or the element of a one-element tensor.
 std::optional<double> number_in(const TorchFile& file, const PyValue* value);
 
-// A setting, or `otherwise` when it is missing or of another type.
+// A setting, or `otherwise` if it is missing or of another type.
 template <class T>
 T value_or(const ArgMap& args, const char* name, T otherwise) {
   const auto found = args.find(name);
@@ -68,8 +68,8 @@ T value_or(const ArgMap& args, const char* name, T otherwise) {
   return otherwise;
 }
 
-// Do these settings ask for a gated activation, which doubles the rows of fc1: --swiglu of
-// Megatron-LM or --glu-activation of BigScience?
+// True if the settings have a gated activation, which doubles the rows of fc1: --swiglu of
+// Megatron-LM or --glu-activation of BigScience.
 bool is_gated(const ArgMap& args);
 
 }  // namespace megatron

@@ -10,7 +10,7 @@
 // The names within a layer in Megatron-LM's checkpoints: what follows "layers.{i}.".
 namespace megatron {
 
-// Which norms and attentions a layer has.
+// The norms and attentions of a layer.
 enum class LayerKind {
   kPlain,
   kCross,         // of a T5's decoder: attention to the output of an encoder
@@ -21,13 +21,13 @@ enum class LayerKind {
 // Replaces `from` by `to` if the text begins with it.
 void replace_start(std::string& text, std::string_view from, std::string_view to);
 
-// Ours for a name of theirs, of whatever spelling; empty for none.
+// Our name for a name of theirs, in any spelling; empty if there is none.
 std::string ours_in_layer(LayerKind kind, std::string_view theirs);
-// Theirs for a name of ours; empty if the spelling has none.
+// Their name for a name of ours; empty if the spelling has none.
 std::string theirs_in_layer(LayerKind kind, MegatronNaming naming, std::string_view ours);
 
-// Where our name is in the order in which Megatron-LM registers the parameters of a layer: numbers
-// to compare one by one.
+// A sort key: the position of our name in the order in which Megatron-LM registers the parameters
+// of a layer.
 std::vector<int64_t> place_in_layer(MegatronNaming naming, std::string_view ours);
 
 }  // namespace megatron

@@ -79,7 +79,7 @@ std::string_view legacy_stack(ModelKind kind, std::string_view ours) {
   return is_decoder_only(kind) ? kEncoder : ours;
 }
 
-// What follows the name of the stack.
+// The rest of a name after its stack.
 std::string_view within_stack(std::string_view name, std::string_view stack) {
   return name.substr(stack.size() + 1);
 }
@@ -98,7 +98,7 @@ std::string modernized(std::string_view path) {
   return name;
 }
 
-// What kind of layer a stack has; `attends` to neighbours: a Retro's.
+// The kind of a stack's layers; `attends`: cross-attention to a Retro's neighbours.
 LayerKind layer_kind(ModelKind kind, std::string_view stack, bool attends) {
   if (is_encoder_decoder(kind) && stack == kDecoder) return LayerKind::kCross;
   return is_decoder_only(kind) && attends ? LayerKind::kRetro : LayerKind::kPlain;
@@ -186,7 +186,7 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
   const std::string_view inner = std::string_view(name).substr(is_legacy ? kLegacyModel.size() : 0);
   const std::string_view stack = stack_of(inner);
   if (!stack.empty()) {
-    // A GPT has one stack, whatever it is called.
+    // A GPT has one stack, of any name.
     const std::string_view ours = is_decoder_only(kind) ? kDecoder : stack;
     if (stack != (is_legacy ? legacy_stack(kind, ours) : ours)) return std::nullopt;
     const std::string rest =

@@ -12,7 +12,7 @@
 // The names of the parameters of GPT, Retro, BERT and T5 in Megatron-LM's checkpoints.
 namespace megatron {
 
-// The spellings that versions and options of Megatron-LM gave the same model.
+// Naming schemes of versions and options of Megatron-LM for the same model.
 enum class MegatronNaming {
   kLegacy,           // core_r0.5.0 without --use-mcore-models
   kLegacyLayerNorm,  // the same until August 2023: "layernorm" instead of "norm"
@@ -30,32 +30,31 @@ struct MegatronName {
   bool is_second_name = false;   // of a tensor that the file has under another name too
 };
 
-// What the tensor of that path is, of whatever spelling; none for a name that no such model has.
-// The path joins the keys of nested dictionaries with dots, without "model". A layer of a GPT that
-// `attends` to neighbours is a Retro's: its norms have other names (layers_that_attend()).
+// Identifies the tensor at a path, in any spelling; nothing for an unknown name. The path joins the
+// keys of nested dictionaries with dots, without "model". A layer of a GPT that `attends` to
+// neighbours is a Retro's: its norms have other names (layers_that_attend()).
 std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path,
                                                bool attends = false);
 
-// The layers with cross-attention of a GPT with such names, of either side: those of a Retro that
-// attend to neighbours.
+// The layers with cross-attention (of a Retro) in a GPT with such names, ours or theirs.
 std::set<int64_t> layers_that_attend(const std::vector<std::string>& names);
 
 // The kind of model whose tensors have these paths.
 ModelKind kind_of_paths(const std::vector<std::string>& paths);
 
-// Their path of a tensor of ours, both with "{i}". Throws Unsupported when the naming has no place
-// for it.
+// Their path for a tensor of ours, both with "{i}". Throws Unsupported if the naming scheme has
+// none.
 std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours,
                           bool attends = false);
 
 // The path of the tied copy of the embedding.
 std::string megatron_tied_name(MegatronNaming naming);
 
-// Our names in the order in which Megatron-LM registers the parameters, which numbers them in its
-// optimizer. The name of an output layer stands for a tied copy too.
+// Our names in the order in which Megatron-LM registers the parameters and its optimizer numbers
+// them. The name of an output layer also stands for a tied copy.
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names);
 
-// The stack of layers that a name of ours belongs to: "encoder", "decoder"; empty: to none.
+// The layer stack of a name of ours: "encoder", "decoder"; empty: none.
 std::string_view stack_of(std::string_view ours);
 
 // The modules of a layer for which a checkpoint has an empty "<module>._extra_state".

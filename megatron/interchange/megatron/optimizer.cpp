@@ -144,8 +144,8 @@ void OptimizerReader::read_flat_state() {
   }
 }
 
-// Parameters lie in a flat buffer one behind the other, last first (flat_layout.h). The versions
-// differ in alignment and buckets; the sizes in the file say which it is.
+// A flat buffer has the parameters in reverse order (flat_layout.h). The versions differ in
+// alignment and buckets; the sizes in the file say which it is.
 void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
   const std::vector<RankParameter>& parameters = rank_.chunks[chunk];
   std::vector<FlatItem> items;

@@ -119,7 +119,7 @@ class OptimizerWriter {
     pickle_.end_dict();
   }
 
-  // Without ids: the parameters are elsewhere.
+  // Without parameter ids: the state is in a separate file.
   void write_param_group(bool is_with_decay, int64_t step, const std::vector<int64_t>& ids) {
     const ArgMap& args = contents_.args;
     pickle_.begin_dict();

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// Of a Retro's neighbours: all layers behind the first one are alike.
+// The neighbours' encoder of a Retro: all layers after the first are alike.
 constexpr int64_t kEncoderLayers = 2;
 
 // The name that stands for those of all layers.

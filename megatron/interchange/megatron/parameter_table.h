@@ -10,20 +10,20 @@
 
 namespace megatron {
 
-// What the modules of a model say about its parameters, by name. All layers share an entry.
+// Properties of a model's parameters, by name, from its modules. All layers share an entry.
 class ParameterTable {
  public:
   explicit ParameterTable(const std::vector<ParameterSpec>& specs);
 
-  // `name` has "{i}" or the number of a layer. The sharding says how ranks divide the tensor, not
-  // which rank this is. Throws Unsupported if the model has no such parameter.
+  // `name` has "{i}" or the number of a layer. The sharding has the division of the tensor, not the
+  // rank. Throws Unsupported if the model has no such parameter.
   const ParameterInfo& at(std::string_view name) const;
 
  private:
   std::map<std::string, ParameterInfo, std::less<>> infos_;
 };
 
-// The parameters of every model of a kind: those that only some options make, too.
+// The parameters of all models of a kind, including optional ones.
 ParameterTable parameter_table(ModelKind kind, bool is_gated);
 
 }  // namespace megatron

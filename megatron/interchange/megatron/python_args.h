@@ -10,11 +10,11 @@ namespace megatron {
 // (enumerations, objects) are left out.
 ArgMap plain_args(PyValue names);
 
-// The same with what later and earlier versions call by other names under that of core_r0.5.0.
+// The same, with names of earlier and later versions replaced by those of core_r0.5.0.
 ArgMap megatron_args(PyValue names);
 
-// The state of the schedule of learning rates, with the names of core_r0.5.0. Older versions do not
-// schedule the weight decay; it is that of `settings` then.
+// The state of the learning-rate schedule, with the names of core_r0.5.0. Older versions do not
+// schedule the weight decay, which then comes from `settings`.
 ArgMap scheduler_args(PyValue scheduler, const ArgMap& settings);
 
 }  // namespace megatron

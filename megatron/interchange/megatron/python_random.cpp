@@ -7,7 +7,7 @@ namespace megatron {
 namespace {
 
 constexpr size_t kStateWords = 624;
-// Bytes behind the words of PyTorch's state: cached normal numbers, of which there are none.
+// Bytes after the words of PyTorch's state: the cache of normal numbers, which is empty.
 constexpr size_t kTorchStateBytes = 5056;
 
 template <class T>

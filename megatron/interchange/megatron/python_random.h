@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-// The states that the random number generators of Python, numpy and PyTorch have right after they
-// were seeded, as their checkpoints store them.
+// The states of the random number generators of Python, numpy and PyTorch directly after seeding,
+// as their checkpoints store them.
 namespace megatron {
 
 // MT19937 (Matsumoto and Nishimura 1998): its 624 words after init_genrand(seed), which numpy and

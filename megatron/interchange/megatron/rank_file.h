@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// A torch file that a rank writes: the structure first, then the elements of the tensors in it, one
+// A rank's torch file, written in two passes: the structure, then the elements of its tensors, one
 // tensor in memory at a time.
 class RankFile {
  public:
@@ -20,7 +20,7 @@ class RankFile {
 
   PickleWriter& pickle() { return writer_.pickle(); }
   void key(std::string_view name) { pickle().text(name); }
-  // Announces the rank's shard of a tensor of a section as the next value.
+  // Declares the rank's shard of a tensor of a section as the next value.
   void tensor(const char* section, const RankParameter& parameter, DType dtype);
   void constant(Tensor value);
   // Writes the elements; the file appears.
@@ -29,7 +29,7 @@ class RankFile {
  private:
   const RankShard& shard_;
   TorchWriter writer_;
-  std::vector<std::function<void()>> elements_;  // of the announced tensors
+  std::vector<std::function<void()>> elements_;  // of the declared tensors
 };
 
 // The settings of a rank as a namespace, with its sizes of the model and the layout.
@@ -41,11 +41,11 @@ void write_random_states(RankFile& file, const RankShard& shard);
 // The optimizer's dictionary of a rank's file, and the gradient scaler's.
 void write_optimizer(RankFile& file, const RankShard& shard);
 
-// What of the optimizer common.pt has in the format torch_dist: all but tensors of parameters.
+// The optimizer's entry in common.pt of the format torch_dist: all except tensors of parameters.
 void write_common_optimizer(RankFile& file, const RankShard& shard);
 
-// The distributed optimizer's file beside it: for each chunk and kind of state a flat buffer, with
-// the parameters one behind the other, last first (optim/flat_layout.h).
+// The distributed optimizer's file beside it: a flat buffer for each chunk and kind of state, with
+// the parameters in reverse order (optim/flat_layout.h).
 void write_flat_state(const std::filesystem::path& file, const RankShard& shard);
 
 }  // namespace megatron

@@ -16,8 +16,8 @@
 
 namespace megatron {
 
-// The part of a checkpoint that one rank of Megatron-LM's has: its parameters in the order in which
-// Megatron-LM registers them, and its shards of their tensors.
+// One rank's part of a checkpoint: its parameters in Megatron-LM's order of registration, and its
+// shards of their tensors.
 class RankShard {
  public:
   using Chunk = std::vector<RankParameter>;  // of a stage of the pipeline
@@ -42,10 +42,10 @@ class RankShard {
   DType weights_dtype() const { return weights_dtype_; }
   DType grad_dtype() const;
   bool has_optimizer() const;
-  // Is the optimizer's state in a file of its own, in flat buffers?
+  // True if the optimizer's state is in a separate file, in flat buffers.
   bool is_distributed() const { return has_optimizer() && layout_.use_distributed_optimizer; }
 
-  // A number of the contents' scalars, 0 if it is not there.
+  // A number of the contents' scalars, 0 if it is missing.
   double scalar(const char* owner, const char* name) const;
 
   // The rank's elements of a section's tensor for a parameter.

@@ -90,7 +90,7 @@ class MegatronReader {
                  const ArgMap& args, Parts parts)
       : directory_(directory), ranks_(std::move(ranks)), kind_(kind) {
     contents_.directory = directory;
-    // Compat: Megatron-LM takes the weights of a release, whatever else is in its files.
+    // Compat: Megatron-LM loads only the weights of a release.
     contents_.is_release = is_release(directory);
     tensor_ranks_ = ranks_.back().tensor + 1;
     pipeline_ranks_ = ranks_.back().pipeline + 1;
@@ -224,7 +224,7 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
     if (name->ours == kOutputKey && !is_untied_) name->is_tied_copy = true;
     ParameterInfo info =
         table_->at(name->ours == kOutputKey && name->is_tied_copy ? kWordEmbeddings : name->ours);
-    // Where its decoder begins, a T5 has the embeddings once more.
+    // The first stage of a T5's decoder has a copy of the embeddings.
     if (name->ours.starts_with("embedding.") && rank.pipeline > 0) name->is_tied_copy = true;
     const std::string_view stack = stack_of(name->ours) == kEncoderKey ? kEncoderKey : kDecoderKey;
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);

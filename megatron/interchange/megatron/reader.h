@@ -13,11 +13,11 @@ namespace megatron {
 
 class DistCheckpoint;
 
-// A checkpoint of a GPT or a BERT of Megatron-LM: the directory of one iteration with a folder for
-// each rank, of any tensor-, pipeline- and virtual-pipeline-parallel size, of checkpoint versions 0
-// to 3, of the older models or Megatron Core, with the optimizer's state in the same files or in
-// distrib_optim.pt; or of the format torch_dist (dist_reader.h). Tensors have our names and are
-// whole; the files are mapped and read on demand.
+// Reads a Megatron-LM checkpoint of a GPT or a BERT: the directory of one iteration with a folder
+// for each rank, of any tensor-, pipeline- and virtual-pipeline-parallel size, of checkpoint
+// versions 0 to 3, of the older models or Megatron Core, with the optimizer's state in the same
+// files or in distrib_optim.pt; or the format torch_dist (dist_reader.h). Tensors have our names
+// and are whole; the files are mapped and read on demand.
 //
 // Throws IoError; FormatError for files that do not fit each other or the model they describe;
 // Unsupported for experts and for tensors that no such model of this program has.
@@ -27,10 +27,10 @@ class MegatronCheckpoint {
   explicit MegatronCheckpoint(std::filesystem::path directory, Parts parts = Parts::kAll);
 
   ModelKind kind() const { return kind_; }
-  // The stored settings, under the names of core_r0.5.0; empty where there are none.
+  // The stored settings, under the names of core_r0.5.0; empty if there are none.
   const ArgMap& args() const { return args_; }
-  // `fallback` has the settings for files that are too old to have their own. Sizes that tensors
-  // show need not be among them.
+  // `fallback` has the settings for old files without their own; it may omit sizes that tensors
+  // show.
   CheckpointContents contents(const ArgMap& fallback = {}) const;
 
  private:

@@ -8,17 +8,17 @@
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/nn/parameter.h"
 
-// Where the rows of a tensor-parallel rank's shard lie in the whole tensor.
+// Maps the rows of a tensor-parallel rank's shard to the whole tensor.
 namespace megatron {
 
-// Consecutive rows of a shard, and the rectangle of the whole tensor that they are.
+// Consecutive rows of a shard, and their rectangle of the whole tensor.
 struct ShardPart {
   int64_t begin = 0;  // the first row, within the shard
   Region region;      // has as many rows as the part
 };
 
-// The parts of a rank's shard, in the order of its rows. Throws ShapeError if the tensor does not
-// divide.
+// The parts of a rank's shard, in the order of its rows. Throws ShapeError if the tensor is not
+// divisible.
 std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole);
 
 // The same for queries, keys and values in the order of an older checkpoint version (0: by kind,
@@ -26,7 +26,7 @@ std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole)
 std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,
                                      int64_t ranks, int64_t heads, int64_t channels);
 
-// The pieces of the whole tensor that are those parts of a shard, which `reader` reads.
+// The pieces of the whole tensor in those parts of a shard, which `reader` reads.
 std::vector<TensorPiece> pieces_of_shard(const std::vector<ShardPart>& parts, const Shape& shard,
                                          DType dtype, const ElementReader& reader);
 

@@ -11,12 +11,12 @@ namespace megatron {
 
 struct MegatronLayout;
 
-// Which tensors each model chunk of a pipeline holds in Megatron-LM's checkpoints.
+// The tensors of each model chunk of a pipeline in Megatron-LM's checkpoints.
 //
-// Stages follow each other: the first chunks of all pipeline ranks, then the second ones. Each has
-// as many layers. The first has the embeddings, the last what follows the layers. The stages of a
-// T5 hold its encoder or its decoder, each divided evenly; where the decoder begins, the embeddings
-// are stored once more.
+// The order of chunks is: the first chunks of all pipeline ranks, then the second ones. All have
+// the same number of layers. The first has the embeddings, the last the final norm and head. The
+// stages of a T5 have its encoder or its decoder, each divided evenly; the first stage of the
+// decoder has a copy of the embeddings.
 class MegatronStages {
  public:
   // REQUIRES: stage_problems() are empty.
@@ -29,9 +29,9 @@ class MegatronStages {
   };
   bool is_last(Place place) const;
   bool has_embeddings(Place place) const;
-  // Whether the tensor of that name of ours is there.
+  // True if the chunk has our tensor of that name.
   bool holds(Place place, std::string_view name) const;
-  // The number of its layer within the chunk: 2 for layer 10, where layer 8 is the first.
+  // The number of its layer within the chunk: 2 for layer 10 if the chunk's first layer is 8.
   int64_t local_layer(Place place, std::string_view name, int64_t layer) const;
   // The first pipeline rank of a T5's decoder; 0 if encoder and decoder share all ranks.
   int64_t split_rank() const { return split_rank_; }
@@ -50,7 +50,7 @@ class MegatronStages {
 // The number of layers of the longest stack, or of one: "encoder" or "decoder".
 int64_t layers_in(const CheckpointContents& contents, std::string_view stack = {});
 
-// What keeps the layers from being divided so, one sentence each.
+// Reasons why the layers cannot be divided so, one sentence each.
 std::vector<std::string> stage_problems(const CheckpointContents& contents,
                                         const MegatronLayout& layout);
 

@@ -145,7 +145,7 @@ class RankWriter {
     pickle_.end_ordered_dict();
   }
 
-  // Megatron Core's T5 knows its head by a second name.
+  // Megatron Core's T5 has a second name for its head.
   void write_second_head(const Chunk& chunk) {
     for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with("output_layer.")) continue;
@@ -169,7 +169,7 @@ std::set<int64_t> attending_layers(const CheckpointContents& contents, ModelKind
   return is_decoder_only(kind) ? layers_that_attend(names) : std::set<int64_t>();
 }
 
-// What of a Retro Megatron-LM does not know.
+// Settings of a Retro that Megatron-LM lacks.
 void add_retro_problems(const CheckpointContents& contents, const MegatronLayout& layout,
                         const std::set<int64_t>& attending, std::vector<std::string>& found) {
   RetroConfig usual;

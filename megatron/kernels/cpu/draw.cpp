@@ -188,7 +188,7 @@ void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, 
       if (draw.num_probabilities == 0 || token == kNoToken) continue;
       floats.assign(from, from + std::min<int64_t>(v, draw.known_size));
       find_probabilities(
-          {found + row * kMostProbabilities, static_cast<size_t>(draw.num_probabilities)}, floats,
+          {found + row * kMaxLogProbabilities, static_cast<size_t>(draw.num_probabilities)}, floats,
           token);
     }
   });

@@ -17,15 +17,14 @@ inline constexpr int64_t kGroupsOfOneRow = sizeof(T) == 2 && simd::kLanes == 8 ?
 
 // sums[group * rows + i] += a(i, l) * b[group](lane, l) for l in [begin, end), a fixed number of
 // rows i and all groups of columns.
-//   a  fp32, a(i, l) at a[l * rows + i]: one stream, where rows of their own may all lie in the
-//   same
+//   a  fp32, a(i, l) at a[l * rows + i]: one stream, because separate rows may map to the same
 //      sets of the cache
 template <class T>
 using AddProducts = void (*)(simd::Vec* sums, const float* a, const simd::Rows<T>* b, int64_t begin,
                              int64_t end);
 
 // The one for 1 .. kRowsAtOnce rows and one group, or one row and kGroupsOfOneRow<T> groups. T:
-// float, Float16, BFloat16 or int8_t, each in a source of its own, as they take long to compile.
+// float, Float16, BFloat16 or int8_t, each in a separate source, because they take long to compile.
 template <class T>
 AddProducts<T> add_products_of(int64_t rows, int64_t groups);
 

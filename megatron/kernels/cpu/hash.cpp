@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kHashGrain = int64_t{64} << 10;  // elements that pay for a thread
 
-// Of elements [begin, end) of a row-major part with `cols` columns.
+// Hashes elements [begin, end) of a row-major part with `cols` columns.
 template <class Bits>
 uint64_t hash_of_range(const Bits* x, int64_t begin, int64_t end, int64_t cols, int64_t first,
                        int64_t stride) {

@@ -72,7 +72,7 @@ const float* in_fp32(const T* x, int64_t count, float* scratch) {
   }
 }
 
-// How an update stores a moment.
+// Storage of a moment in an update.
 struct Storing {
   MomentCode code;    // of fp16; is_root of fp8, too
   uint32_t seed = 0;  // of fp8
@@ -165,7 +165,7 @@ void split(int16_t* __restrict r, const float* __restrict w, const BFloat16* __r
 }
 
 // Calls update(w, g, begin, count, group); w and g are fp32 pointers at the block's first element.
-// What has 16 bits is converted before; the updated w is rounded into the model's copy after.
+// Converts 16-bit inputs first; finally rounds the updated w into the model's copy.
 template <class F>
 void update_blocks(const char* who, TensorView model, TensorView main, ConstView grad,
                    const GroupRanges& ranges, const F& update) {

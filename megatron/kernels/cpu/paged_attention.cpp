@@ -66,7 +66,7 @@ void widen(float* to, const Float8E4M3* numbers, float scale, int64_t channels) 
   for (int64_t c = 0; c < channels; ++c) to[c] = static_cast<float>(numbers[c]) * scale;
 }
 
-// Which of the two vectors of a token and a group.
+// Key or value of a token and a group.
 enum Kind { kKey, kValue };
 
 TensorView store_of(const KeyValuePages& pages, Kind kind) {
@@ -109,7 +109,7 @@ struct Paged {
   }
 };
 
-// What is added to the scores of a head.
+// The bias added to the scores of a head.
 struct HeadBias {
   float slope = 0;
   const float* by_distance = nullptr;
@@ -121,7 +121,7 @@ struct HeadBias {
     num_distances = settings.distance_bias.size(1);
     by_distance = settings.distance_bias.as<float>() + head * num_distances;
   }
-  // Of key j for the last of `length` tokens.
+  // The bias of key j for the last of `length` tokens.
   float of(int64_t j, int64_t length) const {
     const int64_t distance = length - 1 - j;
     return slope * static_cast<float>(j) + (distance < num_distances ? by_distance[distance] : 0);

@@ -64,7 +64,7 @@ __device__ __forceinline__ void add(Floats& sum, const Floats& x) {
 // every kWarps-th row, several at once.
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kColumnsOfBlock = kWarp * kVector;
-constexpr int64_t kMostRowBlocks = UINT16_MAX;
+constexpr int64_t kMaxRowBlocks = UINT16_MAX;
 // First column and rows [row, end) of a thread.
 struct ThreadTile {
   int64_t column, row, end;
@@ -293,7 +293,7 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
   expect_shape(dx.shape, x.shape, "bias_activation: dx");
   const int64_t rows = dy.size(0);
   TensorView sums;
-  if (!dbias.is_null() && dy.numel() > 0 && activation_row_blocks(rows) <= kMostRowBlocks &&
+  if (!dbias.is_null() && dy.numel() > 0 && activation_row_blocks(rows) <= kMaxRowBlocks &&
       are_packs(dy.size(1), dx, dy, x)) {
     const int64_t bytes = bias_activation_backward_workspace_bytes(x.shape);
     if (workspace.bytes() < bytes) {

@@ -26,9 +26,8 @@ struct Capability {
 };
 // CUDA C++ Programming Guide, features and technical specifications of compute capabilities.
 constexpr Capability kCapabilities[] = {
-    {"8.0", 163 * kKiB, false},        {"8.6", kLeastSharedBytes, false},
-    {"8.9", kLeastSharedBytes, false}, {"9.0", 227 * kKiB, true},
-    {"10.0", 227 * kKiB, true},        {"12.0", kLeastSharedBytes, true}};
+    {"8.0", 163 * kKiB, false}, {"8.6", kMinSharedBytes, false}, {"8.9", kMinSharedBytes, false},
+    {"9.0", 227 * kKiB, true},  {"10.0", 227 * kKiB, true},      {"12.0", kMinSharedBytes, true}};
 
 // The capability from MEGATRON_GPU_AS; null if it is not set.
 const Capability* pretended() {

@@ -8,7 +8,7 @@
 namespace megatron::kernels::cuda {
 
 // Shared memory that a block may have on every GPU since compute capability 8.0, in bytes.
-inline constexpr int kLeastSharedBytes = 99 * 1024;
+inline constexpr int kMinSharedBytes = 99 * 1024;
 
 // Shared memory that a block may have, in bytes: 99 KiB on compute capability 8.6, 8.9 and 12.0,
 // 163 KiB on 8.0, 227 KiB on 9.0 and 10.0.

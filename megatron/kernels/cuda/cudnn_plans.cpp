@@ -180,7 +180,7 @@ std::optional<Offer> first_offer(graph::Graph& whole) {
 }
 
 // From now on only plans whose bits are the same in each run are built, except for the backward
-// pass: there determinism must be asked for, and has plans of its own.
+// pass: there determinism must be requested, and has separate plans.
 void deselect_others(graph::Graph& whole, const CudnnKey& key) {
   if (key.is_backward != 0) return;
   whole.deselect_numeric_notes({cudnn_frontend::NumericalNote_t::NONDETERMINISTIC});

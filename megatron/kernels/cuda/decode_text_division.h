@@ -25,8 +25,8 @@ inline constexpr int kMostBytes = 28000;  // of a slot of more than half as many
 inline constexpr int kMaxColumns = 1024;  // of a slot
 inline constexpr int kChunk = 32;         // columns of one tensor-core instruction of a warp
 inline constexpr int kAtOnce = 8;         // elements of one poll of a lane
-inline constexpr int kMostSlots = 64;
-inline constexpr int kFewestSlots = 4;  // two for each group
+inline constexpr int kMaxRingSlots = 64;
+inline constexpr int kMinSlots = 4;  // two for each group
 // Initial bytes of weights in flight. If the weights of a layer take much longer than the
 // exchanges, memory bandwidth dominates: then more bytes are in flight.
 inline constexpr int64_t kInFlightBytes = 60000, kMoreBytes = 90000, kManyBytes = 1 << 20;
@@ -113,8 +113,8 @@ inline Division division_of(const DecodeTextShape& s, int64_t multiprocessors, i
   const int64_t after_slots = widest * 2 + (2 * kMmaWarps + 2) * division.part_rows * 4 +
                               s.layers * static_cast<int64_t>(sizeof(DecodeTextLayer));
   const int64_t slot = division.slot_bytes = division.tile_rows * row_bytes;
-  division.slots = std::clamp<int64_t>((room - after_slots) / slot, 0, kMostSlots);
-  if (division.slots < kFewestSlots) return {};
+  division.slots = std::clamp<int64_t>((room - after_slots) / slot, 0, kMaxRingSlots);
+  if (division.slots < kMinSlots) return {};
   // Enough to saturate memory; more would delay other accesses.
   const int64_t fc1_rows = rows[1] * (is_gated(s.activation) ? 2 : 1);
   const int64_t layer_bytes =

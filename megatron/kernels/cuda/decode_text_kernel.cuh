@@ -89,7 +89,7 @@ template <class T, int kHead, class Size>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     decode_text_kernel(const __grid_constant__ Parameters p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  __shared__ uint64_t barriers[2 * kMostSlots], products_full[2], products_empty[2];
+  __shared__ uint64_t barriers[2 * kMaxRingSlots], products_full[2], products_empty[2];
   __shared__ WarpMoments moments[2 * kMmaWarps];
   __shared__ int tuned[kSearched];
   __shared__ typename DecodeAttention<T, kHead>::Memory attention_memory;

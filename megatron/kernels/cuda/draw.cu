@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kDrawBlock)
   draw_token(row, draw, shared);
   if (threadIdx.x == 0) tokens[index] = shared.token;
   if (draw.num_probabilities == 0 || shared.token == kNoToken) return;
-  find_probabilities(probabilities + index * kMostProbabilities, row,
+  find_probabilities(probabilities + index * kMaxLogProbabilities, row,
                      static_cast<int>(draw.known_size < v ? draw.known_size : v),
                      draw.num_probabilities, shared);
 }

@@ -43,7 +43,7 @@ bool gelu_matmul_forward(TensorView y, ConstView x, ConstView weight, ConstView 
 
 bool gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
                           Stream stream) {
-  if (dz.size(1) < kFewestTermsOfGeluGradient || !suits(dpre, dz, weight, pre)) return false;
+  if (dz.size(1) < kMinGeluGradientTerms || !suits(dpre, dz, weight, pre)) return false;
   const MatmulKey key{.m = dpre.size(0),
                       .n = dpre.size(1),
                       .k = dz.size(1),

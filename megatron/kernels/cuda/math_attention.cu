@@ -501,8 +501,8 @@ void launch(void (*kernel)(Parameters...), int64_t blocks, int num_tiles, Stream
 // Calls f.operator()<kSharesTile>(number of tiles) for the device's shared memory.
 template <int kChannels, class F>
 void with_room(Stream stream, const F& f) {
-  if constexpr (shared_bytes<kChannels>(4) > kLeastSharedBytes) {
-    static_assert(shared_bytes<kChannels>(3) <= kLeastSharedBytes);
+  if constexpr (shared_bytes<kChannels>(4) > kMinSharedBytes) {
+    static_assert(shared_bytes<kChannels>(3) <= kMinSharedBytes);
     if (shared_bytes<kChannels>(4) > max_shared_bytes(stream.device)) {
       return f.template operator()<true>(3);
     }

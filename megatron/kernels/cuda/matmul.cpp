@@ -66,14 +66,15 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
 }
 
 int64_t num_k_splits(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
-  constexpr int64_t kTile = 64;       // columns of a cuBLASLt output tile
-  constexpr int64_t kDepth = 256;     // minimum depth of a part
-  constexpr int64_t kFewestGood = 3;  // two parts gain nothing (docs/performance/generation.md)
-  if (m > kMostRowsInParts || size_of(dtype) != 2) return 1;
+  constexpr int64_t kTile = 64;    // columns of a cuBLASLt output tile
+  constexpr int64_t kDepth = 256;  // minimum depth of a part
+  constexpr int64_t kMinUsefulSplits =
+      3;  // two parts gain nothing (docs/performance/generation.md)
+  if (m > kMaxSplitKRows || size_of(dtype) != 2) return 1;
   const int64_t tiles = (n + kTile - 1) / kTile;
-  int64_t parts = std::min({kMostDepthParts, multiprocessors(stream.device) / tiles, k / kDepth});
+  int64_t parts = std::min({kMaxKSplits, multiprocessors(stream.device) / tiles, k / kDepth});
   while (parts > 1 && k % (parts * kTile) != 0) --parts;
-  return parts < kFewestGood ? 1 : parts;
+  return parts < kMinUsefulSplits ? 1 : parts;
 }
 
 void matmul_split_k(TensorView parts, ConstView a, ConstView b, Stream stream) {

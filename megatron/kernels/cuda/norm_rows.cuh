@@ -419,7 +419,7 @@ inline unsigned whole_warps(int64_t threads) {
 
 constexpr int64_t kMaxBlockPacks = 4;  // packs of a thread if a block has one row
 // Maximum rows of a norm that overlaps with other kernels, as in generation.
-constexpr int64_t kMostOverlapped = 64;
+constexpr int64_t kMaxOverlappedRows = 64;
 
 template <class T, int kPacks, bool kIsWarp, class Rows>
 void launch_row_norms(const Forward& f, const Rows& source, unsigned blocks, dim3 block,
@@ -429,7 +429,7 @@ void launch_row_norms(const Forward& f, const Rows& source, unsigned blocks, dim
       kernel,
       {.grid = dim3(blocks),
        .block = block,
-       .overlaps = f.rows <= kMostOverlapped &&
+       .overlaps = f.rows <= kMaxOverlappedRows &&
                    has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
       stream, f, source);
 }
@@ -450,13 +450,13 @@ void launch_rows(const Forward& f, const Rows& source, Stream stream, const char
   const unsigned blocks = grid_of(f.rows, packs <= 4 * kWarp ? kRowsPerBlock : 1, who);
   if (packs <= kWarp) return launch_row_norms<T, 1, true>(f, source, blocks, block, stream);
   if (packs <= 2 * kWarp) return launch_row_norms<T, 2, true>(f, source, blocks, block, stream);
-  if (f.rows > kMostOverlapped && packs <= 2 * 1024) {
+  if (f.rows > kMaxOverlappedRows && packs <= 2 * 1024) {
     // Many rows, on one H200: 4 to 6 % less time than with four packs a thread.
     return launch_row_norms<T, 2, false>(f, source, grid_of(f.rows, 1, who),
                                          dim3(whole_warps(divided_up(packs, 2))), stream);
   }
   if (packs <= 4 * kWarp) return launch_row_norms<T, 4, true>(f, source, blocks, block, stream);
-  if (f.rows <= kMostOverlapped && packs <= 1024) {  // the GPU has room for more threads a row
+  if (f.rows <= kMaxOverlappedRows && packs <= 1024) {  // the GPU has room for more threads a row
     return launch_few_rows<T>(f, source, stream, who);
   }
   const dim3 threads(whole_warps(divided_up(packs, kMaxBlockPacks)));

@@ -17,7 +17,7 @@ namespace {
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kWarps = 8;
 constexpr int kKeysOfPart = 128;
-static_assert(kKeysOfPart >= kLeastPagedKeys);
+static_assert(kKeysOfPart >= kMinPagedKeys);
 constexpr int kKeysOfWarp = kKeysOfPart / kWarps;
 
 // Sum, and maximum, over the lanes that differ in bits [kFirst, kEnd); each of them gets it.

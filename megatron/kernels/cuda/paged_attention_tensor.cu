@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kWarps = 2;
 constexpr int kKeysOfPart = 512;  // a block's keys
-static_assert(kKeysOfPart >= kLeastPagedKeys);
+static_assert(kKeysOfPart >= kMinPagedKeys);
 
 // Maximum and sum over the eight lanes that share columns.
 __device__ __forceinline__ float column_max(float x) {

@@ -32,12 +32,12 @@ struct SplitKBranch {
 
   static constexpr unsigned kMostThreads = 512;
   struct Raw {
-    RawPack<float> parts[kMostDepthParts];
+    RawPack<float> parts[kMaxKSplits];
   };
   __device__ Raw fetch(int64_t at) const {
     Raw raw{};
 #pragma unroll
-    for (int i = 0; i < kMostDepthParts; ++i) {
+    for (int i = 0; i < kMaxKSplits; ++i) {
       if (i < parts) raw.parts[i] = load_pack(data + i * distance + at);
     }
     return raw;
@@ -45,7 +45,7 @@ struct SplitKBranch {
   __device__ Floats floats(const Raw& raw) const {
     Floats sum = unpacked(raw.parts[0]);
 #pragma unroll
-    for (int i = 1; i < kMostDepthParts; ++i) {
+    for (int i = 1; i < kMaxKSplits; ++i) {
       if (i >= parts) continue;
       const Floats part = unpacked(raw.parts[i]);
 #pragma unroll
@@ -168,7 +168,7 @@ bool residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
 }
 
 bool residual_norm_adds_parts(const Shape& x, int64_t parts) {
-  return parts <= kMostDepthParts && x[0] * x[1] <= kMostOverlapped && x[2] % kVector == 0 &&
+  return parts <= kMaxKSplits && x[0] * x[1] <= kMaxOverlappedRows && x[2] % kVector == 0 &&
          x[2] <= int64_t{SplitKBranch::kMostThreads} * kVector;
 }
 

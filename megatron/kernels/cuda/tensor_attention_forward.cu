@@ -201,7 +201,7 @@ void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q
   const int64_t blocks = (rows + Shape::kQueries - 1) / Shape::kQueries * q.b * q.heads;
   constexpr int kBytes = Shape::template kBytes<T, kIsGeneral>;
   const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout, kIsGeneral>;
-  static_assert(kBytes <= kLeastSharedBytes);
+  static_assert(kBytes <= kMinSharedBytes);
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
       heads_on_device<T>(out), lse.is_null() ? nullptr : lse.as<float>(),

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDimensions = 5;
 constexpr uint32_t kColumns = 64;
-constexpr uint64_t kLeastStride = 16;  // bytes
+constexpr uint64_t kMinStride = 16;  // bytes
 
 // The driver's function, found once.
 PFN_cuTensorMapEncodeTiled_v12000 encode() {
@@ -41,7 +41,7 @@ CUtensorMap tensor_map(const ConstHeadsView& x, int rows) {
       extent(x.b)};
   // The stride of a dimension of one element is never used, but must be valid.
   const auto bytes = [](int64_t stride, uint64_t n) {
-    return n == 1 ? kLeastStride : static_cast<uint64_t>(stride) * 2;
+    return n == 1 ? kMinStride : static_cast<uint64_t>(stride) * 2;
   };
   const std::array<uint64_t, kDimensions - 1> strides = {
       bytes(x.stride_s, extents[1]), bytes(x.stride_head, extents[2]),

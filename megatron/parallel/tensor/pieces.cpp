@@ -37,7 +37,7 @@ void for_neighbours(const Batch& batch, const comm::Group& group, const F& use) 
 
 bool worth_overlapping(const Shape& slice, Stream stream) {
   const int64_t rows = slice.numel() / std::max<int64_t>(slice[-1], 1);
-  return rows >= (stream.is_cpu() ? 1 : kFewestPieceRows);
+  return rows >= (stream.is_cpu() ? 1 : kMinPieceRows);
 }
 
 GatheredPieces::GatheredPieces(const Tensor& x, const comm::Group& group)

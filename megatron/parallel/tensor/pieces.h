@@ -15,7 +15,7 @@ namespace megatron {
 
 // The fewest rows that a GPU multiplies in a kernel of their own: with fewer, the kernel loses more
 // time than the transfers beside it save. The CPU takes any number.
-inline constexpr int64_t kFewestPieceRows = 1024;
+inline constexpr int64_t kMinPieceRows = 1024;
 
 // Has a slice [s/tp, .., features] of the sequence enough rows, on the stream's device?
 bool worth_overlapping(const Shape& slice, Stream stream);

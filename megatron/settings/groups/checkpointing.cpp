@@ -28,8 +28,8 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                      "Always keep checkpoints of iterations divisible by this.");
   flags
       .add_switch("--overwrite-checkpoints", c.overwrite_checkpoints,
-                  "Let a run that starts at iteration 0 save beside checkpoints of another run; "
-                  "replaces equal iterations.")
+                  "Let a run that starts at iteration 0 save into a directory with checkpoints of "
+                  "another run, replacing those of equal iterations.")
       .is_listed = false;
   flags.add_switch("--no-save-optim", c.no_save_optim, "Do not save the optimizer's state.").none();
   flags.add_switch("--no-save-rng", c.no_save_rng, "Do not save the random states.").none();
@@ -42,8 +42,8 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                     {"megatron", LoadFormat::kMegatron},
                     {"deepspeed", LoadFormat::kDeepSpeed},
                     {"hf", LoadFormat::kHuggingFace}},
-                   "Format of --load; auto recognises it. megatron: --ckpt-format torch or "
-                   "torch_dist there.");
+                   "Format of --load; auto detects it. megatron: Megatron-LM's --ckpt-format torch "
+                   "or torch_dist.");
   flags.add_optional("--ckpt-step", c.ckpt_step, "Load this iteration instead of the latest.");
   flags.add_switch("--no-load-optim", c.no_load_optim, "Do not load the optimizer's state.").none();
   flags.add_switch("--no-load-rng", c.no_load_rng, "Do not load the random states.").none();
@@ -54,7 +54,7 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--use-checkpoint-args", c.use_checkpoint_args,
                    "Take the architecture from the checkpoint of --load.");
   flags.add_switch("--exit-on-missing-checkpoint", c.exit_on_missing_checkpoint,
-                   "Do not start from random weights when --load has no checkpoint.");
+                   "Fail if --load has no checkpoint, instead of starting from random weights.");
 
   flags.add_choice("--ckpt-format,--dist-ckpt-format", args.legacy.ckpt_format,
                    {{"torch", CkptFormat::kTorch},

@@ -21,10 +21,9 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--train-data-path,--train-weighted-split-paths", c.train_data_path,
                      "Training data, like --data-path but not split; or \"NAME: weight start:end "
                      "prefix, ...\" with parts of datasets.");
-  flags.add_optional(
-      "--valid-data-path,--valid-weighted-split-paths", c.valid_data_path,
-      "Validation data, like --data-path but not split; or groups to evaluate apart: "
-      "\"NAME: weight start:end prefix, ...\".");
+  flags.add_optional("--valid-data-path,--valid-weighted-split-paths", c.valid_data_path,
+                     "Validation data, like --data-path but not split; or groups to evaluate "
+                     "separately: \"NAME: weight start:end prefix, ...\".");
   flags.add_optional("--test-data-path,--test-weighted-split-paths", c.test_data_path,
                      "Test data, like --valid-data-path.");
   for (const auto& [name, field] :
@@ -40,11 +39,12 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_removed("--data-path2", T::kTexts,
                     "use --train-data-path in place of --data-path, and --valid-data-path \"old: 1 "
                     "0.98:1 PREFIX\" for the last 2 % of the other domain");
-  flags.add_optional("--data-args-path", c.data_args_path, "File with the words of --data-path.");
+  flags.add_optional("--data-args-path", c.data_args_path,
+                     "File with the arguments of --data-path.");
   flags.add_optional("--per-split-data-args-path", c.per_split_data_args_path,
                      "JSON file with the blend of each split.");
   flags.add_optional("--data-cache-path", c.data_cache_path,
-                     "Directory of index caches; beside the data if not given.");
+                     "Directory of index caches; next to the data if not given.");
   flags.add_switch("--mock-data", c.mock_data, "Synthetic samples instead of data files.");
   flags.add_optional("--seq-length", transformer.seq_length, "Tokens in a sample.")
       .from_checkpoint()
@@ -60,33 +60,33 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"T5"});
   flags.add("--mask-prob", c.mask_prob, "Fraction of tokens that BERT and T5 mask.")
       .only_for({"BERT", "T5"});
-  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of shortened samples.")
+  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of samples that are shortened.")
       .only_for({"BERT", "T5"});
-  flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.")
-      .at_most(kMaxThreads);
+  flags.add("--num-workers", c.num_workers, "Threads that prefetch samples.").at_most(kMaxThreads);
   flags.add_off("--no-data-sharding", c.data_sharding,
-                "Cyclic order over all samples instead of each rank's part.");
+                "Shuffle the cyclic order over all samples instead of within each rank's shard.");
   flags.add_switch("--reset-position-ids", c.reset_position_ids,
                    "Restart positions after each end of document.");
   flags.add_switch("--reset-attention-mask", c.reset_attention_mask,
-                   "Tokens do not see other documents of their sample.");
+                   "Restrict attention to the token's own document within the sample.");
   flags.add_switch("--eod-mask-loss", c.eod_mask_loss,
-                   "End-of-document tokens do not count in the loss.");
+                   "Exclude end-of-document tokens from the loss.");
   flags
-      .add_switch("--prefix-lm", c.prefix_lm,
-                  "Tokens of a random prefix of each sequence, or of each document with "
-                  "--reset-attention-mask, see each other in both directions. On the CPU only.")
+      .add_switch(
+          "--prefix-lm", c.prefix_lm,
+          "Train a prefix language model: attention is bidirectional within a random prefix of "
+          "each sequence, or of each document with --reset-attention-mask. On the CPU only.")
       .only_for({"GPT"})
       .is_listed = false;
   flags
       .add_switch("--loss-on-targets-only", c.loss_on_targets_only,
-                  "With --prefix-lm: tokens within prefixes do not count in the loss.")
+                  "With --prefix-lm: exclude tokens within prefixes from the loss.")
       .only_for({"GPT"})
       .is_listed = false;
   flags
       .add_switch("--reweight-loss-based-on-position-frequency",
                   c.reweight_loss_based_on_position_frequency,
-                  "With --prefix-lm: early tokens, which are seldom targets, weigh more.")
+                  "With --prefix-lm: give early tokens, which are rarely targets, a larger weight.")
       .only_for({"GPT"})
       .is_listed = false;
 

@@ -11,11 +11,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("distributed");
   flags
       .add("--tensor-model-parallel-size", c.tensor_model_parallel_size,
-           "Ranks that share each layer.")
+           "Tensor-parallel size: ranks that share each layer.")
       .nickname({"--tp", "--tp-size", "--tensor-parallel-size"});
   flags
       .add("--pipeline-model-parallel-size", c.pipeline_model_parallel_size,
-           "Stages that the layers are divided into.")
+           "Number of pipeline stages.")
       .nickname({"--pp", "--pp-size", "--pipeline-parallel-size"});
   flags
       .add_optional("--pipeline-model-parallel-split-rank", c.pipeline_model_parallel_split_rank,
@@ -33,7 +33,8 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       "--microbatch-group-size-per-virtual-pipeline-stage,"
       "--microbatch-group-size-per-vp-stage",
       c.microbatch_group_size_per_virtual_pipeline_stage,
-      "Microbatches through one chunk before the next chunk's turn.");
+      "Consecutive microbatches that a stage runs through one chunk before it switches to the "
+      "next.");
   flags.add_optional("--decoder-first-pipeline-num-layers", c.decoder_first_pipeline_num_layers,
                      "Layers of the first stage.");
   flags.add_optional("--decoder-last-pipeline-num-layers", c.decoder_last_pipeline_num_layers,
@@ -47,35 +48,37 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                    "Put only the embedding on the first stage.");
   flags
       .add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
-               "Do not overlap communication between stages with work.")
+               "Do not overlap communication between stages with computation.")
       .no_effect("stages always receive while they compute");
-  flags.add("--context-parallel-size", c.context_parallel_size, "Ranks that share each sequence.")
+  flags
+      .add("--context-parallel-size", c.context_parallel_size,
+           "Context-parallel size: ranks that share each sequence.")
       .nickname({"--cp", "--cp-size"});
   flags
       .add("--cp-comm-type", c.cp_comm_type,
-           "How keys reach the queries of context parallel ranks: p2p (around a ring, beside "
-           "attention), all_gather, or a2a (each rank has a part of the heads).")
+           "Exchange of keys and values between context-parallel ranks: p2p (ring attention, "
+           "overlapped), all_gather, or a2a (all-to-all over the heads).")
       .becomes("context_exchange")
       .is_listed = false;
-  flags
-      .add("--expert-model-parallel-size", c.expert_model_parallel_size,
-           "Ranks that share the experts.")
+  flags.add("--expert-model-parallel-size", c.expert_model_parallel_size, "Expert-parallel size.")
       .refused("mixture of experts");
-  flags.add_switch("--use-tp-pp-dp-mapping", c.use_tp_pp_dp_mapping,
-                   "Place pipeline neighbours closer together than data parallel ones.");
+  flags.add_switch(
+      "--use-tp-pp-dp-mapping", c.use_tp_pp_dp_mapping,
+      "Order ranks tp, pp, dp: pipeline neighbours are closer together than data-parallel ones.");
   flags
       .add_switch("--use-distributed-optimizer", c.use_distributed_optimizer,
-                  "Divide the optimizer's state among the data parallel ranks.")
+                  "Shard the optimizer state over the data-parallel ranks (ZeRO stage 1).")
       .nickname({"--zero"});
   flags.add_switch("--overlap-grad-reduce", c.overlap_grad_reduce,
-                   "Reduce gradients while the backward pass runs.");
+                   "Overlap gradient reduction with the backward pass.");
   flags
-      .add_off("--no-delay-grad-reduce,--no-align-grad-reduce,--disable-align-grad-reduce",
-               c.delay_grad_reduce,
-               "Let stages reduce gradients as soon as possible, not together.")
+      .add_off(
+          "--no-delay-grad-reduce,--no-align-grad-reduce,--disable-align-grad-reduce",
+          c.delay_grad_reduce,
+          "Let each stage reduce gradients as soon as possible, instead of all stages together.")
       .no_effect("a stage reduces a bucket of gradients as soon as it is complete");
   flags.add_switch("--overlap-param-gather", c.overlap_param_gather,
-                   "Gather parameters while the forward pass runs.");
+                   "Overlap the all-gather of parameters with the forward pass.");
   flags
       .add_switch("--delay-param-gather", c.delay_param_gather,
                   "Let stages gather their parameters together.")
@@ -100,12 +103,12 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   constexpr int64_t kTenYears = int64_t{10} * 366 * 24 * 60;  // in minutes; clocks count more
   flags
       .add("--distributed-timeout-minutes", c.distributed_timeout_minutes,
-           "Minutes until a collective without an answer fails.")
+           "Time-out of collectives in minutes.")
       .at_most(kTenYears);
   flags
       .add_optional("--distributed-timeout-seconds-after-init",
                     c.distributed_timeout_seconds_after_init,
-                    "The same in seconds, from the first iteration on.")
+                    "Time-out of collectives in seconds, from the first iteration on.")
       .at_most(60 * kTenYears);
   flags
       .add_switch("--use-cpu-initialization", args.transformer.use_cpu_initialization,
@@ -116,8 +119,8 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_removed("--model-parallel-size", T::kInt, "use --tensor-model-parallel-size");
   flags.add_entry("--no-scatter-gather-tensors-in-pipeline", T::kOff, other, true,
                   "Has no effect in Megatron-LM, either.");
-  flags.add_entry("--use-ring-exchange-p2p", T::kSwitch, other, false, "A custom transport.");
-  flags.add_entry("--local_rank", T::kInt, other, none, "Set by process launchers.");
+  flags.add_entry("--use-ring-exchange-p2p", T::kSwitch, other, false, "Use a custom transport.");
+  flags.add_entry("--local_rank", T::kInt, other, none, "Set by launchers.");
   flags.add_entry("--lazy-mpu-init", T::kBool, other, none, "Left to an outer program.");
   flags.add_entry("--empty-unused-memory-level", T::kInt, other, int64_t{0},
                   "Limit of PyTorch's allocator.");
@@ -130,7 +133,7 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--ddp-pad-buckets-for-high-nccl-busbw", T::kSwitch, other, false,
                         "Larger padding of buckets.");
   flags.add_later_entry("--overlap-p2p-communication-warmup-flush", T::kSwitch, other, false,
-                        "Overlap in the first and last phase of the interleaved schedule.");
+                        "Overlap in the warm-up and cool-down phases of the interleaved schedule.");
   flags.add_later_entry("--tp-comm-bootstrap-backend", T::kText, other, "nccl",
                         "Detail of --tp-comm-overlap.");
   flags.add_later_entry("--disable-gloo-process-groups -> use_gloo_process_groups", T::kOff, other,
@@ -144,11 +147,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--pipeline-model-parallel-layout", T::kText, other, none,
                         "Layers of every stage, in one word.", "a free pipeline layout");
   flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
-                        "Copies of the divided optimizer state.",
+                        "Replicas of the sharded optimizer state.",
                         "a replicated distributed optimizer");
   flags
       .add_switch("--optimizer-cpu-offload", args.optimizer.optimizer_cpu_offload,
-                  "Keep the optimizer's state in host memory, and let the host update parameters.")
+                  "Keep the optimizer state in host memory, and update parameters on the CPU.")
       .is_listed = false;
   flags.add_later_entry("--optimizer-offload-fraction", T::kFloat, other, 1.0,
                         "Fraction of the optimizer state in host memory.",
@@ -163,20 +166,20 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                         "Replicated parameters are always equal.");
   flags
       .add_switch("--deepspeed", args.training.deepspeed,
-                  "Count the iterations of --rampup-batch-size like Megatron-DeepSpeed. No other "
-                  "effect.")
+                  "Count the iterations of --rampup-batch-size as Megatron-DeepSpeed does. No "
+                  "other effect.")
       .is_listed = false;
   // The command reads these two entries before it resolves the flags.
   flags
       .add_later_entry(
           "--deepspeed_config,--deepscale_config", T::kText, other, none,
           "DeepSpeed's JSON file: batch sizes, loss scale, clipping and stage of ZeRO. "
-          "They must agree with the flags that are given.")
+          "They must agree with the flags on the command line.")
       .status = FlagStatus::kUsed;
   flags
       .add("--zero-stage", c.zero_stage,
-           "What data parallel ranks divide: 0 nothing, 1 the optimizer's state "
-           "(--use-distributed-optimizer), 2 and the gradients, 3 and the parameters.")
+           "ZeRO stage, the data sharded over data-parallel ranks: 0 nothing, 1 optimizer state "
+           "(--use-distributed-optimizer), 2 also gradients, 3 also parameters.")
       .is_listed = false;
   flags.add_bool("--eval-only", args.training.skip_train, "Megatron-DeepSpeed's --skip-train.")
       .becomes("skip_train")
@@ -194,25 +197,26 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
     flags.add_later_entry(name, T::kInt, other, int64_t{0}, "For DeepSpeed's engine.");
   }
   for (const char* name : {"--log-level", "--log-level-replica"}) {
-    flags.add_later_entry(name, T::kText, other, none, "Of Megatron-DeepSpeed's reports.");
+    flags.add_later_entry(name, T::kText, other, none, "Log level of Megatron-DeepSpeed.");
   }
   flags
-      .add_optional("--codecarbon-dir", args.training.codecarbon_dir,
-                    "Directory for emissions.csv, a row with the energy of each run.")
+      .add_optional(
+          "--codecarbon-dir", args.training.codecarbon_dir,
+          "Directory for emissions.csv, which gets a row with the energy consumption of each run.")
       .is_listed = false;
   flags
       .add_optional("--log-path", args.training.log_path,
-                    "Directory for a file with the arguments, args_<time>.txt.")
+                    "Directory for args_<time>.txt, which lists the arguments.")
       .is_listed = false;
   flags.add_later_entry("--remote-device", T::kText, other, "none",
-                        "Where ZeRO 3 keeps parameters.", "offloading of parameters");
+                        "Device on which ZeRO 3 keeps parameters.", "offloading of parameters");
   // These entries, too, are applied before the flags are resolved.
   flags
       .add_later_entry(
           "--pp-partition-method", T::kText, other, "type:transformer",
-          "Megatron-DeepSpeed's division of layers among stages: type:transformer, "
-          "type:transformer|embedding, which counts embedding and output as layers, "
-          "uniform, which counts all entries of its list, or parameters, which counts theirs.")
+          "Megatron-DeepSpeed's partition of layers into stages: type:transformer balances "
+          "transformer layers, type:transformer|embedding also counts embedding and output as "
+          "layers, uniform counts all entries of its list, parameters counts parameters.")
       .becomes("account_for_loss_in_pipeline_split")
       .status = FlagStatus::kUsed;
   flags
@@ -222,11 +226,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .status = FlagStatus::kUsed;
   flags
       .add_switch("--checkpoint-in-cpu", args.transformer.checkpoint_in_cpu,
-                  "Keep the saved inputs of recomputed layers in the host's memory.")
+                  "Offload the saved inputs of recomputed layers to host memory.")
       .is_listed = false;
   flags
       .add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
-                       "Load the universal checkpoint that latest_universal names.")
+                       "Load the universal checkpoint named in latest_universal.")
       .becomes("load")
       .status = FlagStatus::kUsed;
   flags.add_later_entry("--use-bnb-optimizer", T::kSwitch, other, false, "8-bit Adam.",

@@ -7,12 +7,13 @@ void add_inference_flags(FlagTable& flags, TrainingArgs& args) {
   ArgMap& other = args.other;
 
   flags.group("inference");
-  flags.add_entry("--inference-batch-times-seqlen-threshold", T::kInt, other, int64_t{512},
-                  "Below this, generation does not divide its batch over pipeline stages.");
+  flags.add_entry(
+      "--inference-batch-times-seqlen-threshold", T::kInt, other, int64_t{512},
+      "Batch size times sequence length below which generation does not pipeline its batch.");
   flags.add_entry("--max-tokens-to-oom", T::kInt, other, int64_t{12000},
                   "Largest number of tokens that a request may need.");
   flags.add_entry("--output-bert-embeddings", T::kSwitch, other, false,
-                  "BERT gives embeddings instead of predictions.", "BERT embeddings");
+                  "Let BERT output embeddings instead of predictions.", "BERT embeddings");
   flags
       .add_entry("--bert-embedder-type", T::kChoice, other, "megatron",
                  "Origin of the embedding BERT.")

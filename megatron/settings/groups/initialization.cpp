@@ -6,7 +6,9 @@ void add_initialization_flags(FlagTable& flags, TrainingArgs& args) {
   TransformerConfig& c = args.transformer;
 
   flags.group("initialization");
-  flags.add("--seed", args.training.seed, "Seed of weights, dropout and the order of samples.")
+  flags
+      .add("--seed", args.training.seed,
+           "Random seed of weights, dropout and the order of samples.")
       .in_every_version();
   flags
       .add_switch("--data-parallel-random-init", args.training.data_parallel_random_init,

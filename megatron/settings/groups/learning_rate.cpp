@@ -10,8 +10,7 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--lr", c.lr, "Peak learning rate.")
       .nickname({"--learning-rate"})
       .in_every_version();
-  flags.add("--min-lr", c.min_lr, "Learning rate at and after the end of the decay.")
-      .in_every_version();
+  flags.add("--min-lr", c.min_lr, "Final learning rate.").in_every_version();
   flags.add("--decoupled-lr", c.decoupled_lr,
             "Peak learning rate of the embedding and the output layer.");
   flags.add("--decoupled-min-lr", c.decoupled_min_lr,
@@ -33,11 +32,11 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
                    "Style of the last phase of --lr-decay-style WSD.");
   flags
       .add_optional("--lr-decay-iters", c.lr_decay_iters,
-                    "Iterations until --min-lr; --train-iters if not given.")
+                    "Iterations of the decay to --min-lr; --train-iters if not given.")
       .not_zero();
   flags
       .add_optional("--lr-decay-samples", c.lr_decay_samples,
-                    "Samples until --min-lr; --train-samples if not given.")
+                    "Samples of the decay to --min-lr; --train-samples if not given.")
       .not_zero();
   flags.add_optional("--lr-wsd-decay-iters", c.lr_wsd_decay_iters,
                      "Iterations of WSD's last phase.");
@@ -58,7 +57,7 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   // The command reads the entry before it resolves the flags.
   flags
       .add_later_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(),
-                       "Decay length in tokens: as many samples as hold them.")
+                       "Decay length in tokens, rounded up to samples.")
       .status = FlagStatus::kUsed;
 }
 

@@ -18,9 +18,10 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--metrics-jsonl", c.metrics_jsonl,
                      "Append one JSON object per log line to this file.");
   flags.add_optional("--csv-dir", c.csv_dir,
-                     "Append to one CSV file for each number of a log line in this folder.");
-  flags.add("--timing-log-level", c.timing_log_level,
-            "0: time of an iteration; 1: of its phases; 2: of every operation in them.");
+                     "Append each number of a log line to its own CSV file in this folder.");
+  flags.add(
+      "--timing-log-level", c.timing_log_level,
+      "Timers to log: 0 the iteration; 1 also its phases; 2 also the operations within them.");
   flags
       .add_off("--no-barrier-with-level-1-timing -> barrier_with_L1_time",
                c.barrier_with_level_1_timing, "Do not synchronize ranks before level 1 timers.")
@@ -34,7 +35,7 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add("--tensorboard-queue-size", c.tensorboard_queue_size,
            "TensorBoard entries in the queue before writing.")
-      .no_effect("entries are written at once");
+      .no_effect("entries are written immediately");
   flags.add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
                    "Write the times of iterations, of --timing-log-level and of --log-throughput "
                    "to TensorBoard.");
@@ -50,7 +51,7 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--log-validation-ppl-to-tensorboard", c.log_validation_ppl_to_tensorboard,
                    "Write the validation perplexity to TensorBoard.");
   flags.add_switch("--log-memory-to-tensorboard", c.log_memory_to_tensorboard,
-                   "Write memory to TensorBoard.");
+                   "Write memory statistics to TensorBoard.");
   flags.add_switch("--log-world-size-to-tensorboard", c.log_world_size_to_tensorboard,
                    "Write the number of ranks to TensorBoard.");
 
@@ -68,7 +69,7 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--log-memory-interval", T::kInt, other, none,
                         "Iterations between memory logs.");
   flags.add_later_entry("--log-energy", T::kSwitch, other, false, "Log energy.");
-  flags.add_later_entry("--log-straggler", T::kSwitch, other, false, "Look for slow ranks.");
+  flags.add_later_entry("--log-straggler", T::kSwitch, other, false, "Report slow ranks.");
   flags.add_later_entry("--use-pytorch-profiler", T::kSwitch, other, false, "PyTorch's profiler.");
   flags.add_later_entry("--record-memory-history", T::kSwitch, other, false,
                         "PyTorch's memory history.");

@@ -7,11 +7,11 @@ void add_lora_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("low-rank adapters");
   flags
       .add("--lora-rank", c.lora_rank,
-           "Train low-rank adapters of this rank, and leave all other parameters as they are; 0: "
-           "train the model.")
+           "Rank of the low-rank adapters (LoRA) to train while all other parameters are frozen; "
+           "0: train the model.")
       .only_for({"GPT"})
       .from_checkpoint();
-  flags.add("--lora-alpha", c.lora_alpha, "The output of an adapter is multiplied by alpha / rank.")
+  flags.add("--lora-alpha", c.lora_alpha, "Scale the output of an adapter by alpha / rank.")
       .only_for({"GPT"})
       .from_checkpoint();
   flags

@@ -16,19 +16,20 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
       .not_zero()
       .at_most(kMaxThreads);
   flags.add_switch("--cuda-graph", c.cuda_graph,
-                   "On a GPU, record a microbatch once and replay it where that is safe: the "
-                   "default.");
-  flags.add_off("--no-cuda-graph", c.cuda_graph, "Queue every microbatch op by op.");
+                   "On a GPU, capture a microbatch into a CUDA graph and replay it if that is "
+                   "safe. This is the default.");
+  flags.add_off("--no-cuda-graph", c.cuda_graph,
+                "Launch the kernels of every microbatch individually.");
   flags.add_switch("--skip-memory-check", c.skip_memory_check,
-                   "Train even if the plan needs more memory than there is.");
+                   "Train even if the memory plan exceeds the device's memory.");
   flags.add_switch("--deterministic-mode", c.deterministic_mode,
-                   "Make equal runs bit-equal, even if that is slower.");
-  flags.add_switch(
-      "--allow-tf32", c.allow_tf32,
-      "Let fp32 products on a GPU round their factors to TF32 (10 bits), which is faster.");
+                   "Make repeated runs bit-identical, even if that is slower.");
+  flags.add_switch("--allow-tf32", c.allow_tf32,
+                   "Let fp32 products on a GPU round their operands to TF32 (10 mantissa bits), "
+                   "which is faster.");
   flags
       .add_optional("--megatron-compat", c.megatron_compat,
-                    "Keep the accidents of this Megatron-LM version: 0.5.")
+                    "Reproduce the quirks of this Megatron-LM version: 0.5.")
       .refused("keeping the accidents of another version");
   flags
       .add_entry("--transformer-impl", T::kChoice, args.other, "local",

@@ -12,12 +12,11 @@ void add_optimizer_types(FlagTable& flags, TrainingArgs& args) {
   listed_if_given(
       flags.add_switch("--use-precision-aware-optimizer", c.use_precision_aware_optimizer,
                        "Keep gradients and the optimizer's moments in the types below; needs "
-                       "--use-distributed-optimizer. The fp32 main parameters of bf16 ones are the "
-                       "16 bits that those "
-                       "lack, with this switch and without."));
+                       "--use-distributed-optimizer. fp32 main parameters of bf16 parameters are "
+                       "stored, with and without this switch, as the 16 bits that bf16 lacks."));
   listed_if_given(flags.add_choice("--main-grads-dtype", c.main_grads_dtype,
                                    {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
-                                   "Type of gradients, in which they are summed."))
+                                   "Type in which gradients are stored and summed."))
       .becomes("accumulate_allreduce_grads_in_fp32");
   listed_if_given(flags.add_choice("--main-params-dtype", c.main_params_dtype,
                                    {{"fp32", DType::kFloat32}, {"fp16", DType::kFloat16}},
@@ -50,15 +49,15 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("params_dtype")
       .in_every_version();
   flags.add_optional("--loss-scale", c.loss_scale,
-                     "Fixed loss scale; fp16 has a dynamic one if not given.");
-  flags.add("--initial-loss-scale", c.initial_loss_scale, "First value of a dynamic loss scale.")
+                     "Constant loss scale; fp16 uses a dynamic one if not given.");
+  flags.add("--initial-loss-scale", c.initial_loss_scale, "Initial value of a dynamic loss scale.")
       .prints(int64_t{4294967296});
   flags.add("--min-loss-scale", c.min_loss_scale, "Smallest value of a dynamic loss scale.");
   flags
       .add("--loss-scale-window", c.loss_scale_window,
-           "Iterations without overflow until the loss scale doubles.")
+           "Iterations without overflow before the loss scale doubles.")
       .prints(int64_t{1000});
-  flags.add("--hysteresis", c.hysteresis, "Overflows until the loss scale halves.");
+  flags.add("--hysteresis", c.hysteresis, "Overflows before the loss scale halves.");
   flags.add_switch("--fp32-residual-connection", transformer.fp32_residual_connection,
                    "Keep the residual stream in fp32.");
   flags
@@ -87,51 +86,47 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   Fp8Config& fp8 = transformer.fp8;
   flags.add_choice("--fp8-format -> fp8", fp8.format,
                    {{"e4m3", Fp8Format::kE4M3}, {"hybrid", Fp8Format::kHybrid}},
-                   "Multiply in FP8 in the linear layers of transformer layers: E4M3 for all "
-                   "tensors, or hybrid with E5M2 for gradients.");
+                   "Compute the linear layers of transformer layers in FP8: e4m3 for all tensors, "
+                   "or hybrid with E5M2 for gradients.");
   flags.add("--fp8-margin", fp8.margin, "Divide the scales of FP8 tensors by 2 to this power.")
       .becomes("margin");
   flags.add("--fp8-interval", fp8.interval, "Iterations between two updates of delayed scales.")
       .becomes("interval");
   flags
       .add("--fp8-amax-history-len", fp8.amax_history_len,
-           "Iterations whose largest elements give a delayed scale.")
+           "Length of the amax history for delayed scaling, in iterations.")
       .becomes("amax_history_len");
   flags
       .add_choice("--fp8-amax-compute-algo", fp8.amax_compute_algo,
                   {{"most_recent", Fp8AmaxAlgorithm::kMostRecent}, {"max", Fp8AmaxAlgorithm::kMax}},
-                  "The largest element that gives a delayed scale: of the last iteration, or of "
-                  "the history.")
+                  "Amax that determines a delayed scale: that of the last iteration, or the "
+                  "maximum of the history.")
       .becomes("amax_compute_algo");
-  flags
-      .add_off("--no-fp8-wgrad -> fp8_wgrad", fp8.wgrad,
-               "Compute the gradients of weights from tensors of 16 or 32 bits.")
+  flags.add_off("--no-fp8-wgrad -> fp8_wgrad", fp8.wgrad, "Compute weight gradients without FP8.")
       .becomes("wgrad");
-  Flag& recipe =
-      flags.add_choice("--fp8-recipe", fp8.recipe,
-                       {{"delayed", Fp8Recipe::kDelayed},
-                        {"tensorwise", Fp8Recipe::kTensorwise},
-                        {"blockwise", Fp8Recipe::kBlockwise}},
-                       "Scale a tensor by the largest elements of earlier iterations "
-                       "(delayed) or of itself (tensorwise), or each block of it by its own "
-                       "(blockwise; on GPUs of compute capability 9.0).");
+  Flag& recipe = flags.add_choice("--fp8-recipe", fp8.recipe,
+                                  {{"delayed", Fp8Recipe::kDelayed},
+                                   {"tensorwise", Fp8Recipe::kTensorwise},
+                                   {"blockwise", Fp8Recipe::kBlockwise}},
+                                  "Scaling recipe: from the amax of earlier iterations (delayed), "
+                                  "from the tensor's own amax (tensorwise), or from the amax of "
+                                  "each block (blockwise; on GPUs of compute capability 9.0).");
   recipe.becomes("recipe").is_listed = false;
-  Flag& gather = flags.add_switch(
-      "--fp8-param-gather", fp8.param_gather,
-      "Keep the weights of FP8 layers in FP8 alone, and gather them in one byte an element; needs "
-      "--use-distributed-optimizer.");
+  Flag& gather = flags.add_switch("--fp8-param-gather", fp8.param_gather,
+                                  "Keep the weights of FP8 layers only in FP8, and all-gather them "
+                                  "with one byte per element; needs --use-distributed-optimizer.");
   gather.becomes("param_gather").is_listed = false;
   flags
       .add_switch("--first-last-layers-bf16", fp8.first_last_layers_bf16,
-                  "Multiply without FP8 in the first and last layers.")
+                  "Compute the first and last layers without FP8.")
       .is_listed = false;
   flags
       .add("--num-layers-at-start-in-bf16", fp8.num_layers_at_start_in_bf16,
-           "First layers of --first-last-layers-bf16.")
+           "Number of first layers without FP8, with --first-last-layers-bf16.")
       .is_listed = false;
   flags
       .add("--num-layers-at-end-in-bf16", fp8.num_layers_at_end_in_bf16,
-           "Last layers of --first-last-layers-bf16.")
+           "Number of last layers without FP8, with --first-last-layers-bf16.")
       .is_listed = false;
 }
 

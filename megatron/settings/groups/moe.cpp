@@ -21,9 +21,10 @@ void add_moe_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--moe-input-jitter-eps", T::kFloat, other, none, "Noise on router inputs.");
   flags.add_entry("--moe-token-dropping", T::kSwitch, other, false, "Drop tokens of full experts.");
   flags.add_later_entry("--moe-ffn-hidden-size", T::kInt, other, none, "Hidden size of an expert.");
-  flags.add_later_entry("--moe-layer-freq", T::kText, other, "1", "Layers with experts.");
+  flags.add_later_entry("--moe-layer-freq", T::kText, other, "1",
+                        "Frequency of layers with experts.");
   flags.add_later_entry("--moe-token-dispatcher-type", T::kText, other, "allgather",
-                        "Transport of tokens to experts.");
+                        "Dispatch of tokens to experts.");
   flags.add_later_entry("--moe-expert-capacity-factor", T::kFloat, other, none,
                         "Capacity of an expert.");
   flags.add_later_entry("--moe-shared-expert-intermediate-size", T::kInt, other, none,

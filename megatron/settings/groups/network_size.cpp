@@ -13,7 +13,9 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("network size");
-  flags.add_optional("--num-layers", c.num_layers, "Number of transformer layers; of T5's encoder.")
+  flags
+      .add_optional("--num-layers", c.num_layers,
+                    "Number of transformer layers; for T5, of the encoder.")
       .architecture()
       .continued()
       .nickname({"--layers"});
@@ -21,7 +23,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("num_layers");
   flags
       .add_optional("--decoder-num-layers", c.decoder_num_layers,
-                    "Number of T5 decoder layers; those of the encoder if not given.")
+                    "Number of T5 decoder layers; that of the encoder if not given.")
       .not_zero()
       .architecture()
       .only_for({"T5"});
@@ -29,10 +31,9 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture()
       .continued();
   flags
-      .add_optional(
-          "--ffn-hidden-size", c.ffn_hidden_size,
-          "Hidden size of the MLP; 4 * hidden size if not given, with --swiglu 2/3 of that, "
-          "rounded down to a multiple of 64.")
+      .add_optional("--ffn-hidden-size", c.ffn_hidden_size,
+                    "Hidden size of the MLP; if not given, 4 * hidden size, or with --swiglu 2/3 "
+                    "of that, rounded down to a multiple of 64.")
       .not_zero()
       .architecture();
   flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.")
@@ -55,13 +56,14 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture(FromCheckpoint::kAlways);
   flags
       .add_later_entry("--attention-head-type", T::kChoice, other, "multihead",
-                       "multiquery: all heads share keys and values, as with --num-query-groups 1.")
+                       "multihead, or multiquery: all heads share keys and values, as with "
+                       "--num-query-groups 1.")
       .among({"multihead", "multiquery"})
       .becomes("num_query_groups")
       .status = FlagStatus::kUsed;
   flags
       .add_optional("--max-position-embeddings", c.max_position_embeddings,
-                    "Rows of the position table, at least the sequence length.")
+                    "Number of positions of the position embedding; at least the sequence length.")
       .architecture()
       .continued();
   using P = PositionEmbedding;
@@ -97,7 +99,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture();
   flags
       .add_switch("--use-rope-scaling", c.use_rope_scaling,
-                  "Scale the rotary frequencies like Llama 3.")
+                  "Scale the rotary frequencies as Llama 3 does.")
       .architecture();
   flags.add("--rope-scaling-factor", c.rope_scaling_factor, "Factor of --use-rope-scaling.")
       .architecture();
@@ -135,8 +137,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--norm-epsilon,--layernorm-epsilon", c.norm_epsilon, "Epsilon of the norms.")
       .architecture();
   flags
-      .add_switch("--apply-layernorm-1p", c.apply_layernorm_1p,
-                  "Store the norms' weights around 0 instead of 1.")
+      .add_switch("--apply-layernorm-1p", c.apply_layernorm_1p, "Store the norms' weights minus 1.")
       .architecture(FromCheckpoint::kAlways);
   flags
       .add_switch("--qk-layernorm", c.qk_layernorm,
@@ -153,7 +154,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--apply-residual-connection-post-layernorm",
                   c.apply_residual_connection_post_layernorm,
-                  "Start the residual at the norm's output instead of its input.")
+                  "Take the residual from the norm's output instead of its input.")
       .architecture();
   flags
       .add_switch("--openai-gelu", activation.openai_gelu,
@@ -163,7 +164,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--squared-relu", activation.squared_relu, "Use squared ReLU instead of GELU.")
       .architecture()
       .becomes("activation");
-  flags.add_switch("--relu", activation.relu, "ReLU instead of GELU, as T5 1.0 has it.")
+  flags.add_switch("--relu", activation.relu, "Use ReLU instead of GELU, as in T5 1.0.")
       .architecture()
       .becomes("activation");
   flags
@@ -183,7 +184,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("activation");
   flags
       .add_bool("--onnx-safe", activation.onnx_safe,
-                "GELU in its erf form with the constant 1.41421.")
+                "Use GELU in its erf form with the constant 1.41421.")
       .none()
       .architecture()
       .becomes("activation");
@@ -199,17 +200,18 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags
       .add_off("--no-lm-head-bias -> add_lm_head_bias", c.add_lm_head_bias,
-               "No bias of the vocabulary beside tied embeddings, as the published T5 models.")
+               "Omit the bias of the LM head with tied embeddings, as the published T5 models do.")
       .architecture()
       .only_for({"T5"});
   flags
       .add_switch("--scale-decoder-outputs", c.scale_decoder_outputs,
-                  "Multiply what tied embeddings turn into logits by hidden size^-0.5, as T5 1.0.")
+                  "Scale the decoder's output by hidden size^-0.5 before tied embeddings compute "
+                  "logits, as in T5 1.0.")
       .architecture()
       .only_for({"T5"});
   flags
       .add_optional("--softmax-scale", c.softmax_scale,
-                    "Factor of attention scores; 1 / sqrt(size of a head) if not given.")
+                    "Scale of attention scores; 1 / sqrt(head size) if not given.")
       .architecture();
 
   flags.add_later_entry("--quick-geglu", T::kSwitch, other, false, "Gated x * sigmoid(1.702 x).",
@@ -219,7 +221,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--window-size", T::kText, other, none, "Sliding window of attention.",
                         "sliding window attention");
   flags.add_later_entry("--window-attn-skip-freq", T::kText, other, none,
-                        "Layers that see beyond the window.", "sliding window attention");
+                        "Layers that attend beyond the window.", "sliding window attention");
   flags
       .add_later_entry("--softmax-type", T::kChoice, other, "vanilla", "Attention sinks.",
                        "a softmax with sinks")

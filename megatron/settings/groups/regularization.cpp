@@ -7,33 +7,33 @@ void listed_if_given(Flag& flag) { flag.is_listed = false; }
 
 void add_muon_flags(FlagTable& flags, OptimizerConfig& c) {
   listed_if_given(flags.add("--muon-momentum", c.muon_momentum, "Momentum of Muon."));
-  listed_if_given(flags.add_off(
-      "--muon-no-split-qkv -> muon_split_qkv", c.muon_split_qkv,
-      "Make queries, keys and values orthogonal as one matrix instead of each by itself."));
+  listed_if_given(
+      flags.add_off("--muon-no-split-qkv -> muon_split_qkv", c.muon_split_qkv,
+                    "Orthogonalize queries, keys and values as one matrix instead of separately."));
   listed_if_given(flags.add_switch("--muon-use-nesterov", c.muon_use_nesterov,
-                                   "Nesterov's look ahead in Muon's momentum."));
+                                   "Use Nesterov momentum in Muon."));
   using S = MuonScaleMode;
   listed_if_given(flags.add_choice("--muon-scale-mode", c.muon_scale_mode,
                                    {{"spectral", S::kSpectral},
                                     {"unit_rms_norm", S::kUnitRmsNorm},
                                     {"shape_scaling", S::kShapeScaling}},
-                                   "Factor of Muon's orthogonal [out, in]: the root of max(out, "
-                                   "in), of out / in, or of max(1, out / in)."));
+                                   "Scale of Muon's orthogonal update [out, in]: sqrt(max(out, "
+                                   "in)), sqrt(out / in) or sqrt(max(1, out / in))."));
   using P = MuonPrecision;
   listed_if_given(flags.add_choice("--muon-fp32-matmul-prec", c.muon_fp32_matmul_prec,
                                    {{"low", P::kLow}, {"medium", P::kMedium}, {"high", P::kHigh}},
-                                   "Products of Muon: in fp32 if high, else in bf16."));
+                                   "Precision of Muon's products: fp32 if high, otherwise bf16."));
   listed_if_given(
-      flags.add("--muon-num-ns-steps", c.muon_num_ns_steps, "Newton-Schulz steps of Muon."));
+      flags.add("--muon-num-ns-steps", c.muon_num_ns_steps, "Newton-Schulz iterations of Muon."));
   using M = MuonTpMode;
   listed_if_given(flags.add_choice("--muon-tp-mode", c.muon_tp_mode,
                                    {{"blockwise", M::kBlockwise},
                                     {"duplicated", M::kDuplicated},
                                     {"distributed", M::kDistributed}},
-                                   "Muon of tensor-parallel ranks: blockwise makes each rank's "
-                                   "part orthogonal; the others are not available."));
+                                   "Muon with tensor parallelism: blockwise orthogonalizes each "
+                                   "rank's shard; the other modes are not available."));
   listed_if_given(flags.add("--muon-extra-scale-factor", c.muon_extra_scale_factor,
-                            "Further factor of Muon's steps."));
+                            "Additional scale of Muon's updates."));
 }
 
 }  // namespace
@@ -54,13 +54,15 @@ void add_regularization_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--weight-decay", c.weight_decay, "Weight decay; biases and norms are never decayed.")
       .in_every_version();
   flags.add("--start-weight-decay", c.start_weight_decay,
-            "First weight decay of a linear or cosine --weight-decay-incr-style.");
-  flags.add("--end-weight-decay", c.end_weight_decay, "Last weight decay of such a style.");
+            "Initial weight decay of a linear or cosine --weight-decay-incr-style.");
+  flags.add("--end-weight-decay", c.end_weight_decay, "Final weight decay of such a style.");
   using W = WeightDecayIncrStyle;
   flags.add_choice("--weight-decay-incr-style", c.weight_decay_incr_style,
                    {{"constant", W::kConstant}, {"linear", W::kLinear}, {"cosine", W::kCosine}},
-                   "Change of weight decay over the run.");
-  flags.add("--clip-grad", c.clip_grad, "Largest global L2 norm of the gradient; 0 never clips.")
+                   "Schedule of the weight decay.");
+  flags
+      .add("--clip-grad", c.clip_grad,
+           "Clip gradients to this global L2 norm; 0 disables clipping.")
       .in_every_version();
   flags.add("--adam-beta1", c.adam_beta1, "Decay of Adam's running mean of gradients.")
       .in_every_version();

@@ -11,14 +11,14 @@ void add_retro_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"GPT"});
   flags
       .add_optional("--retro-project-dir", data.retro_project_dir,
-                    "The same of Megatron-LM's later versions, which names data, samples, "
-                    "evaluation, tokenizer and neighbours, too.")
+                    "Retro project directory of later Megatron-LM versions, which also specifies "
+                    "data, samples, evaluation, tokenizer and neighbours.")
       .only_for({"GPT"})
       .is_listed = false;
   flags
       .add_switch("--retro-add-retriever", c.add_retriever,
-                  "Train a Retro: some layers attend to neighbours, which were retrieved for the "
-                  "chunks of each sample. For pretrain-retro.")
+                  "Train a Retro: some layers attend to neighbours retrieved for the chunks of "
+                  "each sample. For pretrain-retro.")
       .architecture()
       .only_for({"GPT"});
   flags
@@ -51,18 +51,18 @@ void add_retro_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_choice("--retro-encoder-residual", c.encoder_residual,
                   {{"pre", RetroResidual::kPre}, {"post", RetroResidual::kPost}},
-                  "What cross-attention of the neighbours' encoder is added to: the residual "
-                  "stream, or its norm as in Megatron Core.")
+                  "Residual of the cross-attention in the neighbours' encoder: pre is the residual "
+                  "stream, post its norm, as in Megatron Core.")
       .from_checkpoint()
       .becomes("encoder_residual")
       .only_for({"GPT"})
       .is_listed = false;
-  flags.add("--retro-num-neighbors", c.num_neighbors, "Neighbours of a chunk.")
+  flags.add("--retro-num-neighbors", c.num_neighbors, "Neighbours per chunk.")
       .becomes("num_neighbors")
       .only_for({"GPT"});
   flags
       .add("--retro-num-retrieved-chunks", c.num_retrieved_chunks,
-           "Chunks of a neighbour: the one that was found, and what follows it.")
+           "Chunks per neighbour: the retrieved chunk and its continuation.")
       .becomes("num_retrieved_chunks")
       .only_for({"GPT"});
   flags
@@ -74,13 +74,13 @@ void add_retro_flags(FlagTable& flags, TrainingArgs& args) {
       .is_listed = false;
   flags
       .add("--retro-attention-gate", c.attention_gate,
-           "Factor of what is read from neighbours; 0: they are not looked at.")
+           "Scale of the cross-attention to retrieved neighbours; 0 disables it.")
       .prints(int64_t{1})
       .becomes("attention_gate")
       .only_for({"GPT"});
   flags
       .add_switch("--retro-fit-copy-mlp-norm", c.fit_copy_mlp_norm,
-                  "With --finetune from a GPT: norms before cross-attention begin as copies of "
+                  "With --finetune from a GPT: initialize the norms before cross-attention from "
                   "those before the MLP.")
       .becomes("fit_copy_mlp_norm")
       .only_for({"GPT"})
@@ -94,14 +94,15 @@ void add_retro_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_choice("--retro-pad-missing", data.retro_pad_missing,
                   {{"wrap", MissingNeighbor::kLastChunk}, {"eod", MissingNeighbor::kEndOfDocument}},
-                  "What stands for a neighbour that was not found: the last chunk and the first, "
-                  "or ends of documents.")
+                  "Replacement of missing neighbours: the last chunk followed by the first (wrap), "
+                  "or end-of-document tokens (eod).")
       .only_for({"GPT"})
       .is_listed = false;
   flags
       .add_off("--retro-no-verify-neighbor-count -> retro_verify_neighbor_count",
                data.retro_verify_neighbor_count,
-               "Accept neighbours of fewer or more samples; samples count modulo theirs.")
+               "Accept neighbours of a different number of samples; sample indices are taken "
+               "modulo that number.")
       .only_for({"GPT"});
   flags
       .add_entry("--retro-return-doc-ids", FlagType::kSwitch, args.other, false,

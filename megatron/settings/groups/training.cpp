@@ -14,30 +14,30 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("training");
-  flags
-      .add_optional("--micro-batch-size", c.micro_batch_size,
-                    "Samples that one model replica processes at once.")
+  flags.add_optional("--micro-batch-size", c.micro_batch_size, "Samples of one microbatch.")
       .nickname({"--mbs", "--bs"});
   flags
-      .add_optional(
-          "--global-batch-size", c.global_batch_size,
-          "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
-          "not given.")
+      .add_optional("--global-batch-size", c.global_batch_size,
+                    "Samples of one iteration over all data-parallel ranks; micro batch size * "
+                    "data parallel size if not given.")
       .not_zero()
       .nickname({"--gbs"});
-  flags.add_optional(
-      "--rampup-batch-size", c.rampup_batch_size,
-      "Three numbers: first global batch size, its increment, and the samples over which it "
-      "grows to --global-batch-size. Needs --train-samples.");
+  flags.add_optional("--rampup-batch-size", c.rampup_batch_size,
+                     "Three numbers: initial global batch size, its increment, and the number of "
+                     "samples over which it grows to --global-batch-size. Needs --train-samples.");
   flags.add_switch("--decrease-batch-size-if-needed", c.decrease_batch_size_if_needed,
                    "Round the global batch size down to a multiple of micro batch size * data "
                    "parallel size.");
-  flags.add_optional("--train-iters", c.train_iters, "Iterations over all runs of this training.")
+  flags
+      .add_optional("--train-iters", c.train_iters,
+                    "Total iterations, including earlier runs of this training.")
       .nickname({"--iters", "--max-steps"});
-  flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.")
+  flags
+      .add_optional("--train-samples", c.train_samples,
+                    "Total samples, including earlier runs of this training.")
       .not_zero();
   flags.add("--iterations-to-skip", c.iterations_to_skip,
-            "Iterations, counted from 1, whose data is read but not trained on.");
+            "Iterations, counted from 1, whose data is consumed but not trained on.");
   flags.add_optional("--exit-interval", c.exit_interval,
                      "End the program at an iteration divisible by this.");
   flags.add_optional("--exit-duration-in-mins", c.exit_duration_in_mins,
@@ -45,10 +45,10 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--exit-signal-handler", c.exit_signal_handler,
                    "Save a checkpoint and end the program on SIGTERM.");
   flags.add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
-                   "Weight every token of the global batch equally instead of every microbatch.");
+                   "Weight all tokens of the global batch equally instead of all microbatches.");
   flags.add_optional("--train-step", c.train_step,
-                     "Shared library with a task of its own: another loss, other data or another "
-                     "model (docs/library.md).");
+                     "Shared library with a custom task: another loss, other data or another model "
+                     "(docs/library.md).");
   flags.add("--train-step-args", c.train_step_args,
             "Arguments of the library of --train-step: key=value ...");
   flags.add_off("--no-check-for-nan-in-loss-and-grad", c.check_for_nan_in_loss_and_grad,
@@ -62,17 +62,18 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .is_listed = false;
   flags.add_choice("--recompute-granularity", transformer.recompute_granularity,
                    {{"full", G::kFull}, {"selective", G::kSelective}},
-                   "Save memory by recomputing in the backward pass: whole layers, or the core of "
-                   "attention.");
+                   "Activation checkpointing: recompute whole layers, or only the core of "
+                   "attention, in the backward pass.");
   flags.add_choice("--recompute-method", transformer.recompute_method,
                    {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}},
                    "Layers of full recomputation: groups of --recompute-num-layers, or the first "
                    "--recompute-num-layers of each stage.");
-  flags.add_optional("--recompute-num-layers", transformer.recompute_num_layers,
-                     "Layers in a group, or number of layers, of --recompute-method.");
+  flags.add_optional(
+      "--recompute-num-layers", transformer.recompute_num_layers,
+      "Layers per group (uniform), or number of layers (block), of --recompute-method.");
   flags.add_switch("--distribute-saved-activations,--distribute-checkpointed-activations",
                    transformer.distribute_saved_activations,
-                   "Divide saved activations among the tensor parallel ranks.");
+                   "Shard saved activations over the tensor-parallel ranks.");
   flags
       .add_switch("--checkpoint-activations", args.legacy.checkpoint_activations,
                   "Old name of full, uniform recomputation.")
@@ -84,14 +85,13 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("recompute_num_layers")
       .is_listed = false;
 
-  flags.add_choice(
-      "--optimizer", args.optimizer.optimizer,
-      {{"adam", OptimizerKind::kAdam},
-       {"sgd", OptimizerKind::kSgd},
-       {"muon", OptimizerKind::kMuon},
-       {"lion", OptimizerKind::kLion}},
-      "Update rule: Adam with decoupled weight decay, SGD with momentum, Lion, or Muon "
-      "for the matrices of layers and Adam for the rest.");
+  flags.add_choice("--optimizer", args.optimizer.optimizer,
+                   {{"adam", OptimizerKind::kAdam},
+                    {"sgd", OptimizerKind::kSgd},
+                    {"muon", OptimizerKind::kMuon},
+                    {"lion", OptimizerKind::kLion}},
+                   "Optimizer: Adam with decoupled weight decay, SGD with momentum, Lion, or Muon "
+                   "for the matrices of layers and Adam for the rest.");
   flags.add_choice("--dataloader-type", args.data.dataloader_type,
                    {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
                    "One pass over the shuffled samples, or newly shuffled epochs.");
@@ -110,7 +110,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture()
       .becomes("activation");
   flags.add_switch("--sequence-parallel", parallel.sequence_parallel,
-                   "Split norms and dropouts over the tensor parallel ranks along the sequence.");
+                   "Shard norms and dropouts over the tensor-parallel ranks along the sequence.");
   flags.add_off("--no-async-tensor-model-parallel-allreduce",
                 parallel.async_tensor_model_parallel_allreduce,
                 "Do not overlap the all-reduce of input gradients with weight gradients.");
@@ -121,7 +121,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   // Compat: Megatron-LM rejects it without --sequence-parallel.
   flags.add_switch("--tp-comm-overlap", parallel.tp_comm_overlap,
                    "Overlap tensor parallel communication with matrix products.");
-  flags.add_switch("--profile", c.profile, "Trace some iterations, for Perfetto.");
+  flags.add_switch("--profile", c.profile, "Write a trace of some iterations for Perfetto.");
   flags.add("--profile-step-start", c.profile_step_start, "First iteration to profile.");
   flags.add("--profile-step-end", c.profile_step_end, "Iteration at which profiling ends.");
   flags.add("--profile-ranks", c.profile_ranks, "Ranks to profile.");
@@ -178,7 +178,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       "--recompute-modules", T::kTexts, other, std::vector<std::string>{"core_attn"},
       "Modules of selective recomputation.", "selective recomputation of other modules");
   flags.add_later_entry("--train-sync-interval", T::kInt, other, none,
-                        "Wait for the device at every such iteration.");
+                        "Iterations between synchronizations with the device.");
   flags.add_later_entry("--check-for-spiky-loss", T::kSwitch, other, false,
                         "Stop at a sudden rise of the loss.", "the check for spiky losses");
   flags.add_later_entry("--check-for-large-grads", T::kSwitch, other, false,
@@ -186,16 +186,16 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional(
       "--check-weight-hash-across-dp-replicas-interval",
       c.check_weight_hash_across_dp_replicas_interval,
-      "Iterations after which ranks compare their copies of weights and of the optimizer's state; "
-      "a difference ends the run before it saves. Every save compares, too.");
+      "Iterations between comparisons of the ranks' replicas of weights and optimizer state; a "
+      "difference ends the run before it saves. Every save compares, too.");
   flags.add_later_entry("--exit-signal-handler-for-dataloader", T::kSwitch, other, false,
-                        "Loader threads end with the program.");
+                        "End loader threads with the program.");
   flags.add_later_entry("--exit-signal", T::kText, other, "SIGTERM",
                         "Signal of --exit-signal-handler.", "another signal than SIGTERM");
   // Compat: Megatron-LM of 2026 has validate_results as the default.
   flags
       .add_later_entry("--rerun-mode", T::kChoice, other, "disabled",
-                       "Compute an iteration with a suspicious result again.",
+                       "Repeat an iteration with a suspicious result.",
                        "computing an iteration again, to tell a fault of a device from a bad step,")
       .among({"disabled", "validate_results", "report_stats"});
   // The command reads these two entries before it resolves the flags.
@@ -205,7 +205,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .status = FlagStatus::kUsed;
   flags
       .add_later_entry("--train-tokens", T::kInt, other, none,
-                       "Length in tokens: as many samples as hold them.")
+                       "Length of the training in tokens, rounded up to samples.")
       .status = FlagStatus::kUsed;
   flags.add_optional("--kill-switch-path", c.kill_switch_path,
                      "Save a checkpoint and end the program when this file exists.");

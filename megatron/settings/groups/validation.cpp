@@ -24,7 +24,7 @@ void add_validation_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--multiple-validation-sets", args.data.multiple_validation_sets,
                    "Evaluate on each dataset of --valid-data-path separately.");
   flags.add_optional("--validation-set-names", args.data.validation_set_names,
-                     "Names of these datasets in the log; those of their files if not given.");
+                     "Names of these datasets in the log; file names if not given.");
 }
 
 }  // namespace megatron

@@ -34,12 +34,12 @@ class BpeModel final : public Model {
   std::string end_suffix_;
   bool fuses_unknown_ = false;
   bool falls_back_to_bytes_ = false;
-  bool ignores_merges_ = false;  // of a word that is a piece
+  bool ignores_merges_ = false;  // for words that are pieces
   bool keeps_to_words_ = false;
   std::array<std::optional<int32_t>, 256> byte_ids_;
 };
 
-// The pieces <0x00> to <0xFF> of a vocabulary; nothing for one that it lacks.
+// The pieces <0x00> to <0xFF> of a vocabulary; empty if it lacks one.
 std::array<std::optional<int32_t>, 256> byte_pieces(const Vocabulary& vocabulary);
 
 }  // namespace megatron::hf

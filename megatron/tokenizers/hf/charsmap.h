@@ -9,8 +9,8 @@
 
 namespace megatron::hf {
 
-// The rules of a SentencePiece normalizer in their compiled form: a double-array trie (Aoe 1989)
-// of strings and what replaces them.
+// The compiled rules of a SentencePiece normalizer: a double-array trie (Aoe 1989) of strings, and
+// their replacements.
 //
 //   bytes: u32 size of the trie in bytes, the trie as u32 units, replacements that end with NUL
 //
@@ -21,11 +21,11 @@ class Charsmap {
   explicit Charsmap(const std::string& bytes);
 
   // Applied as Hugging Face does, one grapheme cluster at a time: a cluster of up to 5 bytes is
-  // replaced as a whole if a rule matches its beginning, else each code point for itself.
+  // replaced as a whole if a rule matches its beginning, else code point by code point.
   std::string apply(std::string_view text) const;
 
  private:
-  // What replaces the shortest beginning of `text` that has a rule; nothing if none has.
+  // The replacement of the shortest prefix of `text` with a rule; nothing if there is none.
   std::optional<std::string_view> replacement_of(std::string_view text) const;
 
   std::vector<uint32_t> units_;

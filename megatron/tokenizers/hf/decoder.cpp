@@ -29,7 +29,7 @@ void fuse(TokenPieces& pieces) {
   pieces = {std::move(text)};
 }
 
-// Characters stand for bytes; a piece with one that stands for none is text.
+// Maps characters to bytes; a piece with an unmapped character is literal text.
 Decoder make_byte_level(BrokenText broken) {
   return [broken](TokenPieces& pieces) {
     std::string bytes;
@@ -47,7 +47,7 @@ std::optional<char> byte_of(std::string_view piece) {
   return static_cast<char>(value);
 }
 
-// Runs of <0xNN> become text; a run that is no UTF-8 becomes one U+FFFD for each byte.
+// Decodes runs of <0xNN>; a run that is not UTF-8 becomes one U+FFFD per byte.
 Decoder make_byte_fallback(BrokenText broken) {
   return [broken](TokenPieces& pieces) {
     TokenPieces result;

@@ -28,7 +28,7 @@ auto about(const fs::path& path, const F& f) {
   }
 }
 
-// An empty object if the file is not there.
+// An empty object if the file does not exist.
 Json read_json_if_there(const fs::path& path) {
   if (!fs::exists(path)) return Json::object();
   Json json = read_json(path);
@@ -98,7 +98,7 @@ void read_added_tokens(const Json& json, HfFiles& files) {
   for (const auto& [id, content] : by_id) files.more_tokens.push_back({.content = content});
 }
 
-// Classes of Llama make the surroundings anew.
+// Llama's tokenizer classes rebuild the post-processor.
 void apply_llama_class(const Json& config, HfFiles& files) {
   const auto name = config.find("tokenizer_class");
   if (name == config.end() || !name->is_string()) return;

@@ -10,10 +10,10 @@
 
 namespace megatron::hf {
 
-// What the files of a Hugging Face tokenizer say: tokenizer.json, and beside it
-// tokenizer_config.json, special_tokens_map.json and added_tokens.json, each if it is there.
+// The contents of a Hugging Face tokenizer's files: tokenizer.json, and, if they exist,
+// tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 struct HfFiles {
-  std::string source;                               // the folder or file as it was given
+  std::string source;                               // the folder or file as given by the user
   TokenizerJson tokenizer;                          // tokenizer.json
   std::map<std::string, std::string> named_tokens;  // "eos_token" -> "</s>"
   std::vector<std::string> additional_special_tokens;
@@ -21,9 +21,9 @@ struct HfFiles {
   bool removes_extra_blanks = false;    // clean_up_tokenization_spaces
 };
 
-// Reads a folder, or a tokenizer.json with the files beside it. Where there is no tokenizer.json it
-// is made of vocab.json and merges.txt, or of vocab.txt. Throws IoError, FormatError, and
-// ConfigError if nothing of that is there.
+// Reads a folder, or a tokenizer.json with the files beside it. A missing tokenizer.json is built
+// from vocab.json and merges.txt, or from vocab.txt. Throws IoError, FormatError, and ConfigError
+// if all of them are missing.
 HfFiles read_hf_files(const std::string& path);
 
 }  // namespace megatron::hf

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// How the files call a special token, and what it usually is.
+// The name of a special token in the files, and its usual values.
 struct SpecialName {
   SpecialToken token;
   const char* name;
@@ -68,7 +68,8 @@ void HfTokenizer::build(const HfFiles& files) {
   model_ = make_model(files.tokenizer.model);
   decoder_ = make_decoder(part("decoder"));
   byte_decoder_ = make_decoder(part("decoder"), BrokenText::kKept);
-  if (options_.include_special_tokens) surroundings_ = make_surroundings(part("post_processor"));
+  if (options_.include_special_tokens)
+    post_processor_ = make_post_processor(part("post_processor"));
   removes_extra_blanks_ = files.removes_extra_blanks;
   add_all_tokens(files);
   std::vector<AddedToken> normalized;
@@ -154,7 +155,7 @@ void HfTokenizer::find_special_ids(const HfFiles& files) {
     }
   }
   if (options_.type != "HuggingFaceTokenizer") return;
-  // Compat: Megatron-LM of 2026 lets these two pairs stand for each other.
+  // Compat: Megatron-LM of 2026 uses either token of these two pairs for the other.
   const auto copy = [&](SpecialToken from, SpecialToken to) {
     if (special_ids_.contains(from)) special_ids_.try_emplace(to, special_ids_.at(from));
   };
@@ -172,7 +173,7 @@ class HfTokenizer::TextEncoder final : public Encoder {
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     std::string valid;
     if (!is_valid_utf8(text)) text = valid = with_valid_utf8(text);
-    const Surroundings& around = tokenizer_.surroundings_;
+    const PostProcessor& around = tokenizer_.post_processor_;
     ids.insert(ids.end(), around.before.begin(), around.before.end());
     tokenizer_.raw_tokens_.split(text, raw_);
     for (const TokenFinder::Segment& segment : raw_) {

@@ -18,27 +18,27 @@ namespace megatron::hf {
 
 // The tokenizer of a Hugging Face model, from tokenizer.json and the files beside it.
 //
-// Text goes this way: tokens that were added are cut out; what lies between them is normalised, cut
-// at the added tokens that are looked for in normalised text, and cut into words; the model turns
-// words into ids; the special tokens that surround a text are put around all.
+// The pipeline: match added tokens; normalise the text between them; match added tokens in
+// normalised text; pre-tokenize into words; encode words with the model; add the special tokens
+// around the text.
 //
-// eod is eos. A special token that no file names is looked for among the usual ones of that name.
+// eod is eos. For a special token that no file names, tries its usual spellings.
 class HfTokenizer final : public Tokenizer {
  public:
   struct Options {
     std::string type = "HuggingFaceTokenizer";     // or PretrainedFromHF
-    int64_t vocab_extra_ids = 0;                   // <extra_id_0>, ...: added unless they are there
+    int64_t vocab_extra_ids = 0;                   // <extra_id_0>, ...: added if missing
     bool include_special_tokens = true;            // around each text
-    std::vector<std::string> special_tokens = {};  // added unless they are there
+    std::vector<std::string> special_tokens = {};  // added if missing
   };
 
-  // Throws IoError, FormatError on broken files and on parts that are not available.
+  // Throws IoError, FormatError for invalid files and unsupported components.
   HfTokenizer(const std::string& path, Options options);
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
-  // Compat: as there, ids that no token has are left out, and an added token that is looked for in
-  // normalised text appears in that form.
+  // Compat: as in the library, skips ids without a token, and decodes an added token that is
+  // matched in normalised text to its normalised form.
   std::string decode(std::span<const int32_t> ids) const override;
   std::string token_bytes(int32_t id) const override;
   std::string piece(int32_t id) const override;
@@ -55,12 +55,12 @@ class HfTokenizer final : public Tokenizer {
 
   void build(const HfFiles& files);
   void add_all_tokens(const HfFiles& files);
-  // A token that is there already gets the new marks.
+  // Replaces the properties of an existing token.
   void add_token(AddedToken token);
   int32_t next_id() const;
   void find_special_ids(const HfFiles& files);
   const std::string* text_of(int32_t id) const;
-  // What decode() writes for an id, before its decoder; null: nothing.
+  // The piece of an id, before the decoder; null: none.
   const std::string* decoded_piece(int32_t id) const;
 
   Options options_;
@@ -69,9 +69,9 @@ class HfTokenizer final : public Tokenizer {
   bool normalizes_ = false;
   PreTokenizer pre_tokenizer_;
   std::unique_ptr<Model> model_;
-  Surroundings surroundings_;
+  PostProcessor post_processor_;
   Decoder decoder_;
-  Decoder byte_decoder_;  // the same, but bytes that are no UTF-8 stay
+  Decoder byte_decoder_;  // the same, but keeps bytes that are not UTF-8
   bool removes_extra_blanks_ = false;
   std::vector<AddedToken> added_;
   Vocabulary added_ids_;                         // of added_

@@ -11,19 +11,19 @@ namespace megatron::hf {
 
 struct ModelFile;
 
-// Turns the words of a text into ids. Immutable after construction, so thread safe.
+// Encodes words. Immutable after construction, so thread safe.
 class Model {
  public:
   virtual ~Model() = default;
-  // Appends the ids of a word that is not empty.
+  // Appends the ids of a non-empty word.
   virtual void append(std::string_view word, std::vector<int32_t>& ids) const = 0;
   virtual std::optional<int32_t> id_of(std::string_view piece) const = 0;
-  // Null if no piece has the id.
+  // The piece of an id; null if there is none.
   virtual const std::string* piece(int32_t id) const = 0;
   // Number of pieces; ids may be larger.
   virtual int64_t size() const = 0;
-  // Whether a text in which U+2581 stands for blanks may be cut before each run of them, as no
-  // piece has any behind another character: the parts have the same ids.
+  // True if a text with U+2581 for blanks may be split before each run of them without changing its
+  // ids: no piece has U+2581 after another character.
   virtual bool keeps_to_words() const { return false; }
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using simdjson::dom::element;
 
-// Ids index a table; far above every vocabulary in use, so that a typing error is found.
+// Ids index a table; the limit is far above every vocabulary in use, to detect typos.
 constexpr int64_t kMaxModelId = (int64_t{1} << 24) - 1;
 
 std::string text_of(const element& json) { return simdjson::minify(json); }
@@ -116,8 +116,8 @@ ModelFile model_of(const element& json, std::shared_ptr<const void> texts) {
 element parsed(const std::shared_ptr<simdjson::dom::parser>& parser, std::string_view text) {
   element json;
   if (const auto error = parser->parse(text).get(json)) {
-    parse_json(text, {}, "this is no JSON");  // throws, with the place
-    throw FormatError(fmt::format("this is no JSON: {}", simdjson::error_message(error)));
+    parse_json(text, {}, "not valid JSON");  // throws, with the place
+    throw FormatError(fmt::format("not valid JSON: {}", simdjson::error_message(error)));
   }
   return json;
 }

@@ -11,15 +11,15 @@
 
 namespace megatron::hf {
 
-// The "model" of a tokenizer.json. Its tables have up to some hundred thousand entries, for which a
-// general tree of JSON takes most of the start of a program, so they are lists.
+// The "model" of a tokenizer.json. Its tables have up to some hundred thousand entries and are
+// parsed into lists, because building a JSON tree would dominate start-up time.
 struct ModelFile {
   using Ids = std::vector<std::pair<std::string_view, int32_t>>;    // {piece: id, ...}
   using Scores = std::vector<std::pair<std::string_view, double>>;  // [[piece, score], ...]
   using Merges = std::vector<std::pair<std::string_view, std::string_view>>;
 
   nlohmann::json settings = {};          // the other members
-  std::variant<Ids, Scores> vocab = {};  // as the file has it
+  std::variant<Ids, Scores> vocab = {};  // in the file's form
   bool has_merges = false;
   Merges merges = {};
   std::shared_ptr<const void> texts = {};  // which the views point to
@@ -35,9 +35,9 @@ struct TokenizerJson {
   ModelFile model;
 };
 
-// Throws FormatError if the text is no JSON, has no "model", or an entry of a table is wrong.
+// Throws FormatError if the text is not JSON, has no "model", or has an invalid table entry.
 TokenizerJson read_tokenizer_json(std::string_view text);
-// The same of the text of a model alone.
+// The same for the text of a model.
 ModelFile read_model(std::string_view text);
 
 }  // namespace megatron::hf

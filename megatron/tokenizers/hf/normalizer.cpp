@@ -31,7 +31,7 @@ Normalizer to_form(NormalForm form) {
   };
 }
 
-// The first place from `p` on whose code point has no form of its own.
+// The first position from `p` on that NFC may change.
 const char* end_of_nfc(const char* p, const char* end) {
   while (p < end) {
     if (static_cast<uint8_t>(*p) < 0x80) {
@@ -45,7 +45,7 @@ const char* end_of_nfc(const char* p, const char* end) {
   return p;
 }
 
-// Most text is NFC already; the rest is changed in pieces that have a form of their own.
+// Most text is NFC already; the rest is normalized in independent pieces.
 void to_nfc(std::string& text) {
   const char* const begin = text.data();
   const char* const end = begin + text.size();
@@ -118,13 +118,14 @@ Normalizer make_precompiled(const Json& json) {
   const Json& map = json.at("precompiled_charsmap");
   if (map.is_null()) return [](std::string&) {};
   const std::optional<std::string> bytes = bytes_from_base64(map.get<std::string>());
-  if (!bytes) throw FormatError("precompiled_charsmap is no base64; copy the file again");
+  if (!bytes) throw FormatError("precompiled_charsmap is not valid base64; copy the file again");
   return [rules = std::make_shared<const Charsmap>(*bytes)](std::string& text) {
     text = rules->apply(text);
   };
 }
 
-// Controls vanish and blanks of other kinds become blanks, as SentencePiece's nmt rules have it.
+// Removes control characters and maps other kinds of blanks to blanks, as SentencePiece's nmt
+// rules.
 void apply_nmt(std::string& text) {
   const auto is_dropped = [](char32_t c) {
     return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F ||
@@ -168,7 +169,7 @@ std::u32string cleaned(std::u32string_view text, const BertRules& rules) {
   return result;
 }
 
-// What the rules make of an ASCII character; empty if it vanishes.
+// The replacement of an ASCII character; empty if it is removed.
 std::array<std::string, 128> ascii_table(const BertRules& rules) {
   std::array<std::string, 128> table;
   for (char32_t c = 0; c < table.size(); ++c) {

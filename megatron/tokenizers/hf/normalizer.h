@@ -6,11 +6,11 @@
 
 namespace megatron::hf {
 
-// Changes a text of valid UTF-8. Thread safe.
+// Normalizes a text of valid UTF-8. Thread safe.
 using Normalizer = std::function<void(std::string&)>;
 
-// The "normalizer" of a tokenizer.json; one that changes nothing for null. Throws FormatError on
-// a type that is not known.
+// The "normalizer" of a tokenizer.json; the identity for null. Throws FormatError for an unknown
+// type.
 Normalizer make_normalizer(const nlohmann::json& json);
 
 }  // namespace megatron::hf

@@ -9,12 +9,12 @@
 
 namespace megatron::hf {
 
-// Replaces the list by all places of a pattern in a text, from left to right. Thread safe.
+// Replaces the list by all matches of a pattern in a text, from left to right. Thread safe.
 using Finder = std::function<void(std::string_view text, std::vector<Regex::Match>& matches)>;
 
 // A "pattern" of a tokenizer.json: {"String": text} or {"Regex": expression}.
 Finder make_finder(const nlohmann::json& pattern);
-// A text as it stands.
+// A literal text.
 Finder find_text(std::string text);
 // Single code points for which `holds` is true.
 Finder find_characters(std::function<bool(char32_t)> holds);

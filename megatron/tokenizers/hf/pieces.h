@@ -8,20 +8,21 @@
 
 namespace megatron::hf {
 
-// A part of a text on its way to the model.
+// A part of a text before it is encoded.
 struct Piece {
   std::string_view text;
-  bool is_first = false;  // the whole text begins with it
+  bool is_first = false;  // at the beginning of the whole text
 };
 
-// The parts of a text, in order, and the memory of those that are no longer part of it.
+// The parts of a text, in order; owns the memory of modified ones.
 class Pieces {
  public:
   // One part: `text`, which must outlive the pieces.
   void reset(Piece piece);
   const std::vector<Piece>& list() const { return list_; }
 
-  // Replaces each piece by what split(piece, add) hands to add(piece); empty pieces vanish.
+  // Replaces each piece by the pieces that split(piece, add) passes to add(piece); drops empty
+  // ones.
   template <class Split>
   void split_each(const Split& split) {
     next_.clear();
@@ -31,7 +32,7 @@ class Pieces {
     for (const Piece& piece : list_) split(piece, add);
     std::swap(list_, next_);
   }
-  // A view of a new text that lives as long as the pieces.
+  // Stores a new text; the view lives as long as the pieces.
   std::string_view keep(std::string text);
 
  private:

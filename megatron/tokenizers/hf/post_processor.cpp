@@ -12,13 +12,13 @@ namespace {
 using Json = nlohmann::json;
 
 // {"cls": ["[CLS]", 101], "sep": ["[SEP]", 102]}
-Surroundings of_cls_and_sep(const Json& json) {
+PostProcessor of_cls_and_sep(const Json& json) {
   return {{json.at("cls").at(1).get<int32_t>()}, {json.at("sep").at(1).get<int32_t>()}};
 }
 
 // A list of {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}}.
-Surroundings of_template(const Json& json) {
-  Surroundings result;
+PostProcessor of_template(const Json& json) {
+  PostProcessor result;
   bool text_came = false;
   for (const Json& item : json.at("single")) {
     if (item.contains("Sequence")) {
@@ -36,11 +36,11 @@ Surroundings of_template(const Json& json) {
   return result;
 }
 
-// Each processor works on what the one before it has made.
-Surroundings of_sequence(const Json& json) {
-  Surroundings result;
+// Each processor works on the result of the previous one.
+PostProcessor of_sequence(const Json& json) {
+  PostProcessor result;
   for (const Json& part : json.at("processors")) {
-    const Surroundings outer = make_surroundings(part);
+    const PostProcessor outer = make_post_processor(part);
     result.before.insert(result.before.begin(), outer.before.begin(), outer.before.end());
     result.after.insert(result.after.end(), outer.after.begin(), outer.after.end());
   }
@@ -49,7 +49,7 @@ Surroundings of_sequence(const Json& json) {
 
 }  // namespace
 
-Surroundings make_surroundings(const Json& json) {
+PostProcessor make_post_processor(const Json& json) {
   if (json.is_null()) return {};
   const std::string type = json.at("type");
   if (type == "Sequence") return of_sequence(json);

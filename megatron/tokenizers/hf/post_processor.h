@@ -7,13 +7,13 @@
 namespace megatron::hf {
 
 // The special tokens that surround a text.
-struct Surroundings {
+struct PostProcessor {
   std::vector<int32_t> before;
   std::vector<int32_t> after;
 };
 
-// What the "post_processor" of a tokenizer.json adds to a single text; nothing for null. Throws
-// FormatError on a type that is not known.
-Surroundings make_surroundings(const nlohmann::json& json);
+// The tokens that the "post_processor" of a tokenizer.json adds to a single text; none for null.
+// Throws FormatError for an unknown type.
+PostProcessor make_post_processor(const nlohmann::json& json);
 
 }  // namespace megatron::hf

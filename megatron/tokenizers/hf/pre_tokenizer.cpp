@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What becomes of the places that a pattern matches.
+// Treatment of a pattern's matches.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 Behavior behavior_of(const std::string& name) {
@@ -35,7 +35,7 @@ struct Span {
   bool is_match = false;
 };
 
-// The matches and what lies between them, which together are the text.
+// The matches and the gaps between them; together they cover the text.
 std::vector<Span> spans_of(const std::vector<Regex::Match>& matches, size_t size, bool invert) {
   std::vector<Span> spans;
   size_t end = 0;
@@ -48,7 +48,7 @@ std::vector<Span> spans_of(const std::vector<Regex::Match>& matches, size_t size
   return spans;
 }
 
-// Joins spans as the behavior wants it; matches that are removed stay marked.
+// Joins spans according to the behavior; removed matches stay marked.
 std::vector<Span> joined(std::vector<Span> spans, Behavior behavior) {
   if (behavior == Behavior::kRemoved || behavior == Behavior::kIsolated) return spans;
   const bool backwards = behavior == Behavior::kMergedWithNext;
@@ -85,7 +85,7 @@ PreTokenizerStep split(Finder find, Behavior behavior, bool invert = false) {
   };
 }
 
-// Patterns of well-known models have scanners of their own.
+// Patterns of well-known models have hand-written scanners.
 PreTokenizerStep make_split(const Json& json) {
   const Behavior behavior = behavior_of(json.at("behavior").get<std::string>());
   const bool invert = json.value("invert", false);
@@ -114,7 +114,7 @@ PreTokenizerStep map_bytes() {
   };
 }
 
-// Whose first piece gets the replacement in front.
+// Which first pieces get the replacement as a prefix.
 enum class PrependScheme { kAlways, kFirst, kNever };
 
 PrependScheme prepend_scheme_of(const Json& json) {
@@ -158,7 +158,7 @@ std::vector<PreTokenizerStep> make_metaspace(const Json& json) {
   return steps;
 }
 
-// Runs of word characters, and runs of what is neither word nor white space.
+// Runs of word characters, and runs of characters that are neither word nor white space.
 void find_words(std::string_view text, std::vector<Regex::Match>& matches) {
   enum class Kind { kSpace, kWord, kOther };
   const auto kind_of = [](char32_t c) {
@@ -224,7 +224,7 @@ void append_steps(const Json& json, std::vector<PreTokenizerStep>& steps) {
   }
 }
 
-// The last part, looking into sequences.
+// The last part, recursing into sequences.
 const Json* last_part(const Json& json) {
   const Json* part = &json;
   while (part->is_object() && part->at("type") == "Sequence") {

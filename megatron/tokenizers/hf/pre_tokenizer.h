@@ -9,18 +9,18 @@
 
 namespace megatron::hf {
 
-// One step that cuts or changes pieces. Thread safe.
+// A step that splits or modifies pieces. Thread safe.
 using PreTokenizerStep = std::function<void(Pieces&)>;
 
 struct PreTokenizer {
   std::vector<PreTokenizerStep> steps;
-  WordSplit words;  // of the pieces behind the last step
-  // The model gets the bytes of words as printable characters (byte_map.h).
+  WordSplit words;  // splits the pieces after the last step
+  // True if the model gets bytes as printable characters (byte_map.h).
   bool maps_bytes = false;
 };
 
-// The "pre_tokenizer" of a tokenizer.json; without steps for null. Throws FormatError on a type
-// that is not known.
+// The "pre_tokenizer" of a tokenizer.json; without steps for null. Throws FormatError for an
+// unknown type.
 PreTokenizer make_pre_tokenizer(const nlohmann::json& json);
 
 }  // namespace megatron::hf

@@ -17,7 +17,7 @@ std::string type_of(const Json& json) {
   return json.is_object() ? json.value("type", std::string()) : std::string();
 }
 
-// Llama-2's way: a mark of a blank before the text, and one for each blank in it.
+// As Llama-2: U+2581 before the text, and in place of each blank.
 bool marks_blanks(const Json& normalizer) {
   if (type_of(normalizer) != "Sequence" || normalizer.at("normalizers").size() != 2) return false;
   const Json& prepend = normalizer.at("normalizers").at(0);
@@ -28,7 +28,7 @@ bool marks_blanks(const Json& normalizer) {
          replace.value("content", Json()) == kBlankMark;
 }
 
-// Each of them lies in one word, whatever stands beside it.
+// True if each of them always lies within one word.
 bool keep_to_words(const std::vector<AddedToken>& added) {
   return std::all_of(added.begin(), added.end(), [](const AddedToken& token) {
     return !token.single_word && !token.lstrip && !token.rstrip &&
@@ -36,7 +36,7 @@ bool keep_to_words(const std::vector<AddedToken>& added) {
   });
 }
 
-// Blanks stay blanks, and a grapheme cluster is changed without looking at its neighbours.
+// True if blanks are preserved, and a grapheme cluster is changed independently of its neighbours.
 bool changes_clusters_alone(const Json& json) {
   if (json.is_null()) return true;
   if (type_of(json) != "Precompiled") return false;
@@ -48,8 +48,8 @@ bool changes_clusters_alone(const Json& json) {
   return stays_blank(" ") && stays_blank("\n");
 }
 
-// Whether a pre-tokenizer cuts as `first` does before it looks at anything else, and never asks
-// whether a piece is the first of the text.
+// True if a pre-tokenizer first splits as `first` does, and never depends on whether a piece is the
+// first of the text.
 bool begins_with(const Json& json, const std::string& first) {
   if (type_of(json) == first) return true;
   if (type_of(json) != "Sequence" || json.at("pretokenizers").empty()) return false;

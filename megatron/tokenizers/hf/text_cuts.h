@@ -11,21 +11,21 @@
 
 namespace megatron::hf {
 
-// Where a text may be cut before it is normalised: the ids of the parts, each encoded alone, are
-// those of the text. A part is hardly more than a word, so that its ids can be remembered and most
-// text needs no normalising. Immutable, so thread safe.
+// Positions where a text may be split before normalisation: the parts, each encoded separately,
+// have the ids of the text. Parts are about one word long, so their ids can be cached and most text
+// need not be normalised. Immutable, so thread safe.
 class TextCuts {
  public:
   // No cuts.
   TextCuts() = default;
-  // By the parts of a tokenizer.json. `added` are the tokens that are looked for in normalised
-  // text, with that text as content.
+  // For the components of a tokenizer.json. `added` are the tokens matched in normalised text, with
+  // their normalised content.
   TextCuts(const nlohmann::json& normalizer, const nlohmann::json& pre_tokenizer,
            const Model& model, const std::vector<AddedToken>& added);
 
   bool may_cut(std::string_view text) const;
-  // Calls emit(part) for the parts, in order, without blanks that have no ids.
-  // REQUIRES: may_cut(text).
+  // Calls emit(part) for the parts, in order, without blanks that produce no ids. REQUIRES:
+  // may_cut(text).
   template <class Emit>
   void cut(std::string_view text, const Emit& emit) const {
     if (places_ == Places::kBlankMarks) return cut_blank_words(text, false, emit);
@@ -55,8 +55,8 @@ class TextCuts {
  private:
   enum class Places {
     kNowhere,
-    kBlankMarks,  // before runs of blanks, which become marks that keep to words
-    kBlanks,      // at blanks that belong to no character beside them
+    kBlankMarks,  // before runs of blanks, which become U+2581 and never span words
+    kBlanks,      // at blanks that are grapheme clusters of their own
     kBertWords,   // at blanks and around punctuation
   };
 
@@ -67,7 +67,7 @@ class TextCuts {
   static uint64_t punctuation(const AsciiBlock& block) {
     return block.range('!', 15) | block.range(':', 7) | block.range('[', 6) | block.range('{', 4);
   }
-  // Whether the blank at `p` is a grapheme cluster of its own.
+  // True if the blank at `p` is a grapheme cluster of its own.
   static bool is_free(std::string_view text, const char* p) {
     const auto is_plain = [](char c) { return static_cast<signed char>(c) >= 0 && c != '\r'; };
     const bool begins = p == text.data();

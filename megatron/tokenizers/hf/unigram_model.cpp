@@ -17,7 +17,7 @@ namespace {
 constexpr double kUnknownPenalty = 10;
 
 // Compat: Hugging Face reads a number as its digits times a power of ten, which rounds twice. The
-// last bit decides between divisions of equal probability.
+// last bit decides between segmentations of equal probability.
 double read_as_there(double value) {
   const std::string text = fmt::format("{}", std::abs(value));
   uint64_t digits = 0;
@@ -79,7 +79,7 @@ std::vector<UnigramModel::Step> UnigramModel::best_steps(std::string_view word) 
     const auto character = static_cast<size_t>(decode_utf8(word.data() + begin, end).length);
     const auto consider = [&](size_t length, int32_t id, double own_score) {
       Step& step = steps[begin + length];
-      // Among equals the earlier one stays.
+      // Ties go to the earlier one.
       if (step.begin >= 0 && own_score + score <= step.score) return;
       step = {own_score + score, static_cast<int64_t>(begin), id};
     };

@@ -8,9 +8,9 @@
 
 namespace megatron::hf {
 
-// The most probable division of a word into pieces that have log probabilities (Kudo 2018,
-// arXiv:1804.10959), found by Viterbi's algorithm. Where no piece is one character, that character
-// is unknown; unknown neighbours are one piece.
+// The most probable segmentation of a word into pieces with log probabilities (Kudo 2018,
+// arXiv:1804.10959), by the Viterbi algorithm. A character that is not a piece is unknown; adjacent
+// unknown characters are one piece.
 class UnigramModel final : public Model {
  public:
   explicit UnigramModel(const ModelFile& file);

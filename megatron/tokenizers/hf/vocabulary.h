@@ -18,10 +18,10 @@ class Vocabulary {
   Vocabulary() = default;
   explicit Vocabulary(std::span<const std::pair<std::string_view, int32_t>> ids);
 
-  // An equal piece gets the new id.
+  // Replaces the id of an existing piece.
   void add(std::string_view piece, int32_t id);
   std::optional<int32_t> id_of(std::string_view piece) const;
-  // Throws FormatError with `use` if the piece is not there.
+  // Throws FormatError, which names `use`, if the piece is missing.
   int32_t required_id(std::string_view piece, std::string_view use) const;
   const std::string* piece(int32_t id) const;
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
@@ -33,7 +33,7 @@ class Vocabulary {
 
  private:
   StringTable table_;                               // of pieces
-  std::vector<int32_t> ids_;                        // by place in table_
+  std::vector<int32_t> ids_;                        // by index in table_
   std::vector<std::optional<std::string>> pieces_;  // by id
 };
 

@@ -64,7 +64,7 @@ class WordLevelModel final : public Model {
   int32_t unknown_id_;
 };
 
-// Old files do not say which model they have.
+// Old files do not name the type of their model.
 std::string type_of(const ModelFile& file) {
   if (file.settings.contains("type")) return file.settings.at("type");
   if (file.has_merges) return "BPE";

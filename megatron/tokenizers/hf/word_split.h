@@ -12,8 +12,7 @@
 
 namespace megatron::hf {
 
-// Cuts by one of the patterns that have a scanner of their own, or not at all. Immutable, so thread
-// safe.
+// Splits a text with the scanner of a well-known pattern, or not at all. Immutable, so thread safe.
 class WordSplit {
  public:
   // The text is one word.
@@ -35,7 +34,7 @@ class WordSplit {
       llama3_split(text, rules_, *classes_, emit);
     }
   }
-  // As a step between others.
+  // As a step of a pre-tokenizer.
   void operator()(Pieces& pieces) const {
     pieces.split_each([&](const Piece& piece, const auto& add) {
       cut(piece.text, [&](std::string_view word) {

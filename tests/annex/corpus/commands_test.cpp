@@ -135,7 +135,7 @@ TEST_F(CorpusTest, MistakesAreExplained) {
   EXPECT_THAT(refusal({"group-duplicates", "a", "b", "70"}),
               HasSubstr("THRESHOLD 70 must be a number in [0, 1]"));
   EXPECT_THAT(refusal({"find-duplicates", "--inputs", "a"}),
-              HasSubstr("give a key behind each file"));
+              HasSubstr("give a key after each file"));
   EXPECT_THAT(refusal({"find-duplicates"}),
               AllOf(HasSubstr("there are no documents"), HasSubstr("there is no output")));
   EXPECT_THAT(refusal({"filter-ngrams", "--task-file", "squad"}),

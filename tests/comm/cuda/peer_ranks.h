@@ -15,7 +15,7 @@
 #include "tests/comm/cuda/on_gpu.h"
 #include "tests/comm/cuda/ranks.h"
 
-// What GPUs do by peer copies has the bits of what ranks do on the CPU.
+// Peer copies between GPUs give the same bits as CPU ranks.
 namespace megatron::comm {
 
 inline constexpr Stream kCpu{};

@@ -29,7 +29,7 @@ class PeerRecordTest : public PeerTest {
 };
 
 void launch(WorkGraph& graph, const Group& world, Stream stream) {
-  meet_for_launch(world, stream);
+  launch_barrier(world, stream);
   graph.launch();
 }
 

@@ -69,7 +69,7 @@ TEST_P(PeerTest, LargeSumsAreTakenPieceByPiece) {
   });
 }
 
-// Those that run beside other work have larger pieces.
+// Overlapped collectives have larger pieces.
 TEST_P(PeerTest, LargeSumsRunBesideOtherWork) {
   run_on_gpus([](const Group& world, Stream stream) {
     const int size = world.size();

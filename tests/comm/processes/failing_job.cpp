@@ -28,13 +28,13 @@ bool go_wrong(const std::string& how) {
 
 void work_in_shared_memory(const Group& world, const std::string& how) {
   const std::unique_ptr<ProcessGroup> group = ProcessGroup::make(world.transport(), 0).group;
-  const auto meet = [&](Operation operation) {
-    group->meet({operation}, {});
-    group->part();
+  const auto barrier = [&](Operation operation) {
+    group->enter({operation}, {});
+    group->leave();
   };
-  for (int i = 0; i < 3; ++i) meet(Operation::kConnect);
-  if (world.rank() == 1 && go_wrong(how)) return meet(Operation::kBarrier);
-  for (int i = 0; i < 1000; ++i) meet(Operation::kConnect);
+  for (int i = 0; i < 3; ++i) barrier(Operation::kConnect);
+  if (world.rank() == 1 && go_wrong(how)) return barrier(Operation::kBarrier);
+  for (int i = 0; i < 1000; ++i) barrier(Operation::kConnect);
 }
 
 void work(const Group& world, const std::string& how) {

@@ -17,7 +17,7 @@ struct Outcome {
   double seconds = 0;
 };
 
-// How three processes are started, and whether they meet in shared memory or by messages.
+// How three processes are started, and whether they communicate in shared memory or by messages.
 struct Launch {
   const char* name;
   const char* command;

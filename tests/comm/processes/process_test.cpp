@@ -213,18 +213,18 @@ TEST(ProcessTest, MeetsInSharedMemory) {
   if (group == nullptr) return;
   for (int round = 0; round < 300; ++round) {
     const std::array<int, 2> mine = {world.rank(), round};
-    group->meet({Operation::kConnect}, std::as_bytes(std::span(mine)));
+    group->enter({Operation::kConnect}, std::as_bytes(std::span(mine)));
     for (int member = 0; member < world.size(); ++member) {
       std::array<int, 2> theirs{};
       std::memcpy(theirs.data(), group->part_of(member), sizeof(theirs));
       ASSERT_EQ(theirs, (std::array<int, 2>{member, round}));
     }
-    group->part();
+    group->leave();
   }
   const Call call{Operation::kAllReduce, DType::kFloat32, world.rank() == 1 ? 4 : 5};
-  EXPECT_THROW(group->meet(call, {}), CommError);
-  group->meet({Operation::kConnect}, {});
-  group->part();
+  EXPECT_THROW(group->enter(call, {}), CommError);
+  group->enter({Operation::kConnect}, {});
+  group->leave();
 }
 
 TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
@@ -242,8 +242,8 @@ TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
     while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
   }
-  group->meet({Operation::kConnect}, {});
-  group->part();
+  group->enter({Operation::kConnect}, {});
+  group->leave();
   const std::string text = captured_err.text();
   EXPECT_EQ(text.find("waiting beyond the time-out of 1 s: rank ") != std::string::npos, !works);
   timeout = before;

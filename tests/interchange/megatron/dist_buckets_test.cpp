@@ -75,7 +75,7 @@ TEST_P(DistBucketsTest, MainParametersRoundToTheWeights) {
   }
 }
 
-// What does not agree with the model's parameters is left out, and said.
+// Buckets that disagree with the model's parameters are skipped and reported.
 class DamagedBucketsTest : public testing::Test {
  protected:
   DamagedBucketsTest() { fs::copy(dist_buckets_golden("buckets/iter_0000010"), directory_); }

@@ -13,7 +13,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
-// What the writer writes, the reader reads back; and both against files that Megatron-LM wrote.
+// Round trip of writer and reader; and both against files written by Megatron-LM.
 namespace megatron {
 namespace {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-// Who sees whom: documents, prefixes, padding; biases of scores; dropout.
+// Masks for documents, prefixes and padding; biases of scores; dropout.
 namespace megatron::attention_tests {
 namespace {
 

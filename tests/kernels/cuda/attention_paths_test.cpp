@@ -11,7 +11,7 @@
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "tests/support/temporary_directory.h"
 
-// Which kernels serve what, and what they have in common.
+// The choice of kernels, and their common properties.
 namespace megatron::attention_tests {
 namespace {
 

@@ -37,7 +37,7 @@ std::string text_of(const Problem& p);
 // enter every sum at the size of its terms.
 Tolerance on_tensor_cores(DType dtype);
 
-// What attention reads and writes, all on one stream. Of a fused projection q holds everything.
+// Inputs and outputs of attention, on one stream. For a fused projection q holds q, k and v.
 struct Buffers {
   Tensor q, k, v, dout, out, lse, dq, dk, dv, dbias;
 };

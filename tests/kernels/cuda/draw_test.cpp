@@ -102,7 +102,7 @@ TEST_P(DrawCudaTest, NothingIsDrawnFromNanOrNoVocabulary) {
 TEST_P(DrawCudaTest, PenaltiesAndLogProbabilitiesAreThoseOfTheHost) {
   constexpr int64_t kPageTokens = 4, kMaxPages = 100;
   constexpr auto kBytes =
-      static_cast<int64_t>(kernels::kMostProbabilities * sizeof(kernels::TokenLogProbability));
+      static_cast<int64_t>(kernels::kMaxLogProbabilities * sizeof(kernels::TokenLogProbability));
   for (const int64_t v : {5, 1003, 50304}) {
     std::vector<Draw> draws = many_draws(static_cast<int32_t>(v - 1));
     draws.resize(36);
@@ -157,7 +157,7 @@ TEST_P(DrawCudaTest, PenaltiesAndLogProbabilitiesAreThoseOfTheHost) {
         static_cast<const kernels::TokenLogProbability*>(std::as_const(got[1]).view().data);
     const auto* const b =
         static_cast<const kernels::TokenLogProbability*>(std::as_const(want[1]).view().data);
-    for (int64_t i = 0; i < rows * kernels::kMostProbabilities; ++i) {
+    for (int64_t i = 0; i < rows * kernels::kMaxLogProbabilities; ++i) {
       EXPECT_EQ(a[i].token, b[i].token) << v << ", " << i;
       EXPECT_NEAR(a[i].log_probability, b[i].log_probability, 1e-11) << v << ", " << i;
     }

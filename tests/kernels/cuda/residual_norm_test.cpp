@@ -220,7 +220,7 @@ TEST_F(ResidualNormCudaTest, ABranchInParts) {
   EXPECT_FALSE(kernels::residual_norm_adds_parts({32, 1, 1600}, 9, stream()));
 }
 
-// What the fused kernel stores is what the separate kernels store, bit by bit.
+// The fused kernel is bit-equal to the separate kernels.
 TEST_F(ResidualNormCudaTest, ForwardHasTheBitsOfTheSeparateKernels) {
   for (const ResidualNormKind& kind : {ResidualNormKind{kBf16, kBf16, false, true, 0.1f},
                                        ResidualNormKind{kBf16, kBf16, true, false},

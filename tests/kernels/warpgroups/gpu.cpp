@@ -35,7 +35,7 @@ void start_thread() {
   swapcontext(&block->threads[thread_index.x].context, &block->scheduler);
 }
 
-// How many rounds a thread misses, mostly none: lanes of one warp many, and others few.
+// The number of rounds a thread skips, mostly 0: many for lanes of one warp, few for others.
 int delay_of(size_t thread) {
   const bool is_slow = block->timing.has_slow_warp && thread / kLanes == block->slow_warp;
   if (block->random() % (is_slow ? 2 : 128) != 0) return 0;

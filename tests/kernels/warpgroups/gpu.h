@@ -33,12 +33,12 @@ bool run(int blocks, int threads, int bytes, const Timing& timing,
 struct Index {
   unsigned x = 0;
 };
-// Of the thread that runs. CUDA's own are variables, too.
+// Indices of the running thread; variables, as in CUDA.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 extern thread_local Index thread_index, block_index, block_size, grid_size;
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
-// What the lanes of the warp pass, which all must call it with the same `what`.
+// The values passed by the lanes of the warp, all of which must call it with the same `what`.
 std::array<uint64_t, 32> exchange(uint64_t own, const char* what);
 // Waits for `threads` threads at barrier `number`.
 void block_barrier(int number, int threads);

@@ -15,7 +15,7 @@
 
 #include "tests/kernels/warpgroups/gpu.h"
 
-// What the sources of gpu.h share: a block that runs, its threads and its memory.
+// Internal types of gpu.h: a running block, its threads and its memory.
 namespace megatron::gpu {
 
 constexpr size_t kLanes = 32;
@@ -72,7 +72,7 @@ struct Thread {
   bool is_done = false;
   bool spins = false;  // it has only looked at something
   int delay = 0;       // rounds that it misses
-  // What it waits for, if it does.
+  // The event it waits for, if any.
   bool (*may_go_on)(const void* condition) = nullptr;
   const void* condition = nullptr;
   std::vector<uint32_t> stored;  // words of dynamic memory since its last fence
@@ -82,7 +82,7 @@ struct alignas(1024) Memory {
   unsigned char bytes[kMostBytes + 4096];
 };
 
-// What the blocks of a kernel share.
+// State shared by the blocks of a kernel.
 struct Kernel {
   const std::function<void()>& entry;
   std::atomic<int> next{0};
@@ -134,7 +134,7 @@ void pause(int rounds);
 unsigned char* place(uint32_t address, uint32_t size);
 // The permutation of 128 bytes: bits 4 .. 6 of an address, xor bits 7 .. 9.
 inline uint32_t permuted(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
-// Does what a copy does.
+// Executes a copy.
 void finish(const Copy& copy);
 
 }  // namespace megatron::gpu

@@ -73,7 +73,7 @@ void arrive(uint32_t at, uint32_t expected_bytes) {
   barrier.bytes += expected_bytes;
   if (--barrier.pending < 0) fail("too many threads arrive at a barrier");
   barrier.complete();
-  // What the thread has allowed may happen before it goes on.
+  // Pending asynchronous operations may complete before the thread continues.
   if (block->random() % 4 != 0) return;
   pause(static_cast<int>(block->random() % 64));
 }

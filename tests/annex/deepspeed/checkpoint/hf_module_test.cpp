@@ -121,7 +121,7 @@ class HfModuleTest : public testing::TestWithParam<const char*> {
     writer.write(mains.view()), writer.write(doubled(mains).view());
     writer.commit();
   }
-  // What ds_to_universal makes of it.
+  // The result of ds_to_universal.
   void write_universal() const {
     write_model("mp_rank_00_model_states.pt", false, [](TorchWriter&) {});
     for (size_t i = 0; i < names_.size(); ++i) {

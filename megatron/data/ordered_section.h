@@ -7,36 +7,36 @@
 namespace megatron {
 
 // Lets threads through one at a time, in the order of their numbers.
-class Turnstile {
+class OrderedSection {
  public:
   // Calls f after all lower numbers. Returns false, without calling f, once a call has thrown.
   template <class F>
-  bool pass(int64_t number, const F& f) {
+  bool run(int64_t number, const F& f) {
     std::unique_lock lock(mutex_);
-    turned_.wait(lock, [&] { return next_ == number || is_broken_; });
+    next_changed_.wait(lock, [&] { return next_ == number || is_broken_; });
     if (is_broken_) return false;
     try {
       f();
     } catch (...) {
       is_broken_ = true;
-      turned_.notify_all();
+      next_changed_.notify_all();
       throw;
     }
     ++next_;
-    turned_.notify_all();
+    next_changed_.notify_all();
     return true;
   }
 
-  // Stops all waiting calls, because a number will never come.
-  void break_down() {
+  // Stops all waiting calls: a number will never come.
+  void abort() {
     const std::lock_guard lock(mutex_);
     is_broken_ = true;
-    turned_.notify_all();
+    next_changed_.notify_all();
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable turned_;
+  std::condition_variable next_changed_;
   int64_t next_ = 0;
   bool is_broken_ = false;
 };
