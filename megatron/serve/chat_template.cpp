@@ -145,7 +145,7 @@ std::optional<std::string> chat_template_of(const fs::path& folder) {
     if (is_written_so(one, written->text)) return std::string(one.name);
   }
   throw ConfigError(
-      fmt::format("{}: its chat_template is not a supported one; "
+      fmt::format("{}: its chat_template is not supported; "
                   "choose one of {} with --chat-template",
                   written->file.string(), fmt::join(known_chat_templates(), ", ")));
 }

@@ -79,7 +79,7 @@ TEST(ChatTemplateTest, IsFoundWhereverItIsWritten) {
   EXPECT_EQ(chat_template_of(folder.path()), "llama3");
   folder.write("chat_template.jinja", "{{ messages }}");
   EXPECT_THAT(message_of<ConfigError>([&] { chat_template_of(folder.path()); }),
-              testing::HasSubstr("chat_template.jinja: its chat_template is none of those"));
+              testing::HasSubstr("chat_template.jinja: its chat_template is not supported"));
 }
 
 }  // namespace
