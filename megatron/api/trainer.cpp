@@ -66,7 +66,7 @@ CheckpointSource source_of(const CheckpointConfig& config) {
                      config.load_format, wanted_parts(config));
 }
 
-const Task kNoChanges;
+const Task kNoChanges{};
 
 }  // namespace
 
