@@ -92,6 +92,7 @@ TEST(Trainer, TrainsATaskWhoseModelCounts) {
   const TemporaryDirectory directory;
   const CountingTask task;
   Settings settings = tiny_gpt(60);
+  settings.set("micro-batch-size", 8);
   settings.set("save", directory.path().string()).set("save-interval", 60);
   {
     Trainer trainer(settings, task);
