@@ -4,8 +4,9 @@
 #include <utility>
 
 #include "megatron/api/handles.h"
+#include "megatron/core/log.h"
 #include "megatron/models/gpt/gpt_task.h"
-#include "megatron/run/run_checkpoint.h"
+#include "megatron/run/prepared_run.h"
 #include "megatron/run/training_run.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/training/trainer.h"
@@ -54,16 +55,12 @@ class ChangedGptTask final : public GptTask {
   const Task& changes_;
 };
 
-RunConfig config_of(const Settings& settings, const World& world) {
+PreparedRun prepared(const Settings& settings, const World& world) {
+  const LogScope on_first(world.rank() == 0);
   const std::vector<std::string> words = settings.words();
-  TrainingArgs args = parse_training_args(words, ModelKind::kGpt, world.size());
-  args.settings = arg_map(args);
-  return args;
-}
-
-CheckpointSource source_of(const CheckpointConfig& config) {
-  return find_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
-                     config.load_format, wanted_parts(config));
+  std::vector<std::string> problems;
+  TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
+  return prepare_run(std::move(args), std::move(problems), world.group());
 }
 
 const Task kNoChanges{};
@@ -78,18 +75,13 @@ void Task::adjust_parameter(std::string_view, std::span<const int64_t>, Paramete
 
 struct Trainer::State {
   State(const Settings& settings, const Task& changes, const World& world)
-      : config(config_of(settings, world)),
-        source(source_of(config.checkpoint)),
-        tokenizer(open_tokenizer(config, source, world.group())),
-        task(config, tokenizer, changes),
-        run(config, task, world.group(), TrainingRun::Clock::now(),
-            prepare_save_directory(config.checkpoint, source, world.group())) {
-    run.load(source);
+      : begun(prepared(settings, world)),
+        task(begun.args, begun.tokenizer, changes),
+        run(begun, task, world.group()) {
+    run.load(begun.source);
   }
 
-  RunConfig config;
-  const CheckpointSource source;
-  const std::shared_ptr<const Tokenizer> tokenizer;
+  const PreparedRun begun;
   ChangedGptTask task;
   TrainingRun run;
   std::optional<megatron::Trainer> stepper;  // of train_step()
@@ -110,7 +102,7 @@ StepResult Trainer::train_step() {
   TrainingState& state = state_->run.state();
   if (!state_->stepper) {
     state_->task.open_data(state.progress);
-    state_->stepper.emplace(state_->config, state_->task, state);
+    state_->stepper.emplace(state_->run.config(), state_->task, state);
   }
   state.microbatches.update(state.progress.consumed_train_samples, true);
   state_->stepper->train_step();
