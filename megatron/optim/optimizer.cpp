@@ -249,6 +249,7 @@ StepResult Optimizer::finish_step() {
   kernels::StepState decision;
   std::memcpy(&decision, decision_.wait(), sizeof decision);
   StepResult result;
+  if (stream_.is_dry()) return result;  // which decides nothing
   if (parameter_sums_.is_under_way()) {
     std::array<double, kernels::kNumStepSums> sums{};
     std::memcpy(sums.data(), parameter_sums_.wait(), sizeof sums);

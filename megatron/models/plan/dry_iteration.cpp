@@ -91,6 +91,7 @@ class DryRank {
     state.gradients.finish();
     state.optimizer.queue_step(state.scheduler.rates(), {.losses = losses.sums()});
     state.gradients.gather_parameters();
+    state.optimizer.finish_step();
   }
 
   DryIteration counted() const {
