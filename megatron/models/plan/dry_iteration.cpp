@@ -32,6 +32,11 @@ RunConfig run_of(const PlannedTraining& t, int64_t stage) {
                             t.parallel.context_parallel_size * t.parallel.data_parallel_size *
                             t.parallel.pipeline_model_parallel_size;
   run.optimizer = t.optimizer;
+  // Schedules need more iterations than the one that is planned, and no memory.
+  run.optimizer.lr_decay_style = LrDecayStyle::kConstant;
+  run.optimizer.lr_decay_iters = run.optimizer.lr_decay_samples = 0;
+  run.optimizer.lr_warmup_fraction.reset();
+  run.optimizer.lr_warmup_iters = run.optimizer.lr_warmup_samples = 0;
   run.training.micro_batch_size = t.micro_batch_size;
   run.training.global_batch_size =
       t.micro_batch_size * t.parallel.data_parallel_size * num_microbatches(t, stage);
@@ -61,7 +66,7 @@ class DryRank {
     allocator_of(device_.get()).reset_peaks();
   }
 
-  void run_iteration() {
+  void run_iteration(bool updates) {
     TrainingState& state = *state_;
     const int64_t count = state.microbatches.num_microbatches();
     state.parameters.zero_grads();
@@ -89,7 +94,7 @@ class DryRank {
     state.fp8.finish_iteration(0);
     losses.reduce(state.parallel.data);
     state.gradients.finish();
-    state.optimizer.queue_step(state.scheduler.rates(), {.losses = losses.sums()});
+    if (updates) state.optimizer.queue_step(state.scheduler.rates(), {.losses = losses.sums()});
     state.gradients.gather_parameters();
     state.optimizer.finish_step();
   }
@@ -135,10 +140,12 @@ class DryRank {
 
 DryIteration dry_iteration(const PlannedTraining& training, int64_t stage) {
   DryRank rank(training, stage);
-  rank.run_iteration();
   // The first iteration teaches which ops use a bucket. From then on its sum or gather overlaps.
   const ParallelConfig& p = training.parallel;
-  if (p.overlap_grad_reduce || p.overlap_param_gather || p.zero_stage >= 2) rank.run_iteration();
+  if (p.overlap_grad_reduce || p.overlap_param_gather || p.zero_stage >= 2) {
+    rank.run_iteration(false);
+  }
+  rank.run_iteration(true);
   return rank.counted();
 }
 
