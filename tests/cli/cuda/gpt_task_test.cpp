@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/models/gpt/gpt_model.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/training/training_state.h"
