@@ -66,7 +66,7 @@ class DryRank {
     allocator_of(device_.get()).reset_peaks();
   }
 
-  void run_iteration(bool updates) {
+  void run_iteration() {
     TrainingState& state = *state_;
     const int64_t count = state.microbatches.num_microbatches();
     state.parameters.zero_grads();
@@ -94,7 +94,7 @@ class DryRank {
     state.fp8.finish_iteration(0);
     losses.reduce(state.parallel.data);
     state.gradients.finish();
-    if (updates) state.optimizer.queue_step(state.scheduler.rates(), {.losses = losses.sums()});
+    state.optimizer.queue_step(state.scheduler.rates(), {.losses = losses.sums()});
     state.gradients.gather_parameters();
     state.optimizer.finish_step();
   }
@@ -140,12 +140,10 @@ class DryRank {
 
 DryIteration dry_iteration(const PlannedTraining& training, int64_t stage) {
   DryRank rank(training, stage);
+  rank.run_iteration();
   // The first iteration teaches which ops use a bucket. From then on its sum or gather overlaps.
   const ParallelConfig& p = training.parallel;
-  if (p.overlap_grad_reduce || p.overlap_param_gather || p.zero_stage >= 2) {
-    rank.run_iteration(false);
-  }
-  rank.run_iteration(true);
+  if (p.overlap_grad_reduce || p.overlap_param_gather || p.zero_stage >= 2) rank.run_iteration();
   return rank.counted();
 }
 
