@@ -16,11 +16,11 @@
 namespace megatron {
 namespace {
 
-// Enough of them to fill the pipeline and to begin its steady state.
+// Enough of them to fill the pipeline, and for as many messages on their way as there ever are.
 int64_t num_microbatches(const PlannedTraining& t, int64_t stage) {
   const int64_t stages = t.parallel.pipeline_model_parallel_size;
   const bool is_interleaved = t.parallel.virtual_pipeline_model_parallel_size > 1;
-  return std::min(t.num_microbatches, is_interleaved ? 2 * stages : stages - stage + 2);
+  return std::min(t.num_microbatches, is_interleaved ? 2 * stages : stages - stage + 4);
 }
 
 RunConfig run_of(const PlannedTraining& t, int64_t stage) {

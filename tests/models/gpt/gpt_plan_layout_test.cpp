@@ -133,10 +133,11 @@ TEST_F(GptPlanLayoutTest, InputsOnTheHostLeaveTwoOnTheDevice) {
   };
   using FreedAndHeld = std::pair<int64_t, int64_t>;
   EXPECT_EQ(planned(0), FreedAndHeld(16 - 2, 16));
-  // Stages of 4 layers: 4 microbatches on the first, where one more input of another microbatch
-  // stays, and one on the last.
+  // Stages of 4 layers: 4 microbatches on the first, and one on the last. On the first the peak is
+  // behind the last layer: an input of another microbatch stays, and one is there ahead of its
+  // layer.
   parallel_.pipeline_model_parallel_size = 4;
-  EXPECT_EQ(planned(0), FreedAndHeld(16 - 3, 16));
+  EXPECT_EQ(planned(0), FreedAndHeld(16 - 4, 16));
   EXPECT_EQ(planned(3), FreedAndHeld(4 - 2, 4));
   // Chunks of two layers. The first has 8 microbatches at most, the second 4, at another moment.
   parallel_.num_layers_per_virtual_pipeline_stage = 2;
