@@ -155,6 +155,7 @@ TEST_F(BadFlagsTest, SplitWithoutTrainingData) {
 TEST_F(BadFlagsTest, MoreMemoryThanThereIs) {
   const Flags flags = golden_flags()
                           .with("--hidden-size", "4000000")
+                          .with("--num-attention-heads", "15625")
                           .with("--save", path("s").string())
                           .with("--save-interval", "5");
   const Outcome planned = run("pretrain-gpt", flags.words());
