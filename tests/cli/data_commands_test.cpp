@@ -7,6 +7,7 @@
 #include "megatron/cli/train_tokenizer.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/parts.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
 #include "tests/support/captured_output.h"
@@ -134,6 +135,7 @@ TEST_F(DataCommandsTest, TrainTokenizerLearnsPiecesOfBert) {
 }
 
 TEST_F(DataCommandsTest, TrainTokenizerLearnsSentencePieceModels) {
+  if (!kHasSentencePiece) GTEST_SKIP() << "needs MG_SENTENCEPIECE";
   std::string text;
   for (int i = 0; i < 50; ++i) text += "the lower cats and the lowest dogs are new\n";
   const std::string file = write("a.txt", text);
@@ -156,6 +158,7 @@ TEST_F(DataCommandsTest, TrainTokenizerLearnsSentencePieceModels) {
 }
 
 TEST_F(DataCommandsTest, PreprocessDataTakesEachKindOfTokenizer) {
+  if (!kHasPcre2) GTEST_SKIP() << "needs MG_PCRE2";
   const std::string input = write("in.jsonl", "{\"text\": \"the lower cats\"}\n{\"text\": \"\"}\n");
   const std::string text = write("a.txt", "the lower cats and the lowest dogs are new new new\n");
   run(train_tokenizer, {"--input", text, "--output-dir", path("bert"), "--vocab-size", "60",

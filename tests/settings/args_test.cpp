@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/parts.h"
 #include "megatron/settings/flag_table.h"
 #include "tests/settings/command_line.h"
 #include "tests/support/source_path.h"
@@ -327,7 +328,9 @@ TEST(FlagErrorsTest, AreTheCases) {
           flags += (word == "MINIMAL" ? kMinimal : word + " ");
         }
       }
-      EXPECT_EQ(problems_of(flags, model, world_size), want) << command;
+      if (kHasRetro || command.find("--retro-add-retriever") == std::string::npos) {
+        EXPECT_EQ(problems_of(flags, model, world_size), want) << command;
+      }
       command.clear();
       want.clear();
       cases += 1;
@@ -341,8 +344,8 @@ TEST(FlagErrorsTest, TextsMustBeUtf8) {
   EXPECT_THAT(problems_of(std::string(kMinimal) + "--save n\xff --save-interval 5"),
               ElementsAre("--save n\\xff must be UTF-8, because checkpoints and logs keep it as "
                           "JSON; rename the file, or write the text in UTF-8"));
-  EXPECT_THAT(problems_of(std::string(kMinimal) + "--tensorboard-dir=\xed\xa0\x80"),
-              ElementsAre(testing::StartsWith("--tensorboard-dir=\\xed\\xa0\\x80 must be UTF-8")));
+  EXPECT_THAT(problems_of(std::string(kMinimal) + "--csv-dir=\xed\xa0\x80"),
+              ElementsAre(testing::StartsWith("--csv-dir=\\xed\\xa0\\x80 must be UTF-8")));
   EXPECT_THAT(problems_of(std::string(kMinimal) + "--wandb-exp-name na\xc3\xafve"), IsEmpty());
   TrainingArgs args;
   FlagTable flags = training_flags(args);
