@@ -13,7 +13,7 @@ struct Model::State {
 Model::Model(const std::string& directory, const World& world) {
   ModelChoice choice;
   choice.load = directory;
-  state_ = std::make_unique<State>(load_model(choice, world.group()));
+  state_ = std::make_unique<State>(State{load_model(choice, world.group())});
 }
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
