@@ -208,13 +208,13 @@ TEST_F(BertPostNormTest, ReadsOlderNamesOfNorms) {
   const ShardedWeights file(folder_.path());
   std::vector<TensorSpec> specs;
   std::map<std::string, std::string> names;
-  for (const auto& [before, tensor] : file.tensors()) {
-    std::string name = before;
+  for (const auto& [name_in_file, tensor] : file.tensors()) {
+    std::string name = name_in_file;
     for (const auto& [now, before] : {std::pair("LayerNorm.weight", "LayerNorm.gamma"),
                                       std::pair("LayerNorm.bias", "LayerNorm.beta")}) {
       if (name.ends_with(now)) name.replace(name.size() - std::string(now).size(), 99, before);
     }
-    names[name] = before;
+    names[name] = name_in_file;
     specs.push_back({name, tensor.dtype, tensor.shape});
   }
   const TemporaryDirectory older;
