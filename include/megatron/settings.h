@@ -17,15 +17,17 @@ class Settings {
   // A value as the command line has it. A flag without a value is there if its value is true.
   class Value {
    public:
-    Value(bool is_there) : is_there_(is_there) {}          // NOLINT(google-explicit-constructor)
-    Value(int number) : Value(int64_t{number}) {}          // NOLINT(google-explicit-constructor)
-    Value(int64_t number);                                 // NOLINT(google-explicit-constructor)
-    Value(double number);                                  // NOLINT(google-explicit-constructor)
-    Value(const char* text) : Value(std::string(text)) {}  // NOLINT(google-explicit-constructor)
-    Value(std::string text) : texts_{std::move(text)} {}   // NOLINT(google-explicit-constructor)
-    // Of a flag with several words: {"data-path", std::vector<std::string>{"0.3", "a", "0.7",
-    // "b"}}.
-    Value(std::vector<std::string> texts) : texts_(std::move(texts)) {}  // NOLINT
+    // Implicit, so that the list above needs no names of types.
+    // NOLINTBEGIN(google-explicit-constructor)
+    Value(bool is_there) : is_there_(is_there) {}
+    Value(int number) : Value(int64_t{number}) {}
+    Value(int64_t number);
+    Value(double number);
+    Value(const char* text) : Value(std::string(text)) {}
+    Value(std::string text) : texts_{std::move(text)} {}
+    // For a flag with several words, such as the weights and paths of data-path.
+    Value(std::vector<std::string> texts) : texts_(std::move(texts)) {}
+    // NOLINTEND(google-explicit-constructor)
 
    private:
     friend class Settings;

@@ -57,7 +57,7 @@ struct MemorySource {
   // A driver call costs up to a millisecond and waits for the device. The driver hands out pages of
   // 2 MiB.
   static MemorySource cuda();
-  // Of a dry device: the policy of its type, and addresses without memory.
+  // A dry device has the policy of its type, and addresses without memory.
   static MemorySource of(Device device);
 };
 
@@ -116,8 +116,8 @@ class CachingAllocator {
     auto operator<=>(const Kind&) const = default;
   };
 
-  // What a dry host has taken counts in a MemoryLog, in use or cached; of a dry device what is in
-  // use.
+  // A MemoryLog counts the segments of a dry host, whose cached blocks stay resident, and the
+  // blocks in use of a dry device.
   bool counts_segments() const { return device_.is_dry && device_.index < 0; }
   FreeBlocks& free_blocks_like(const Block& block) { return free_[{block.pool, block.is_small}]; }
   // Takes a block for a request from the free list; null if there is none.

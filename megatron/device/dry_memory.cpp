@@ -25,6 +25,7 @@ struct DryIndices {
   std::set<int> in_use;
 };
 DryIndices& dry_indices() {
+  // All ranks of the process draw from it, and none may outlive it.
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static auto* const all = new DryIndices();
   return *all;
@@ -38,6 +39,7 @@ bool is_whole_work(const char* name) {
 }  // namespace
 
 void* next_dry_memory(int64_t bytes) {
+  // Addresses are unique in the process, as a device's are.
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static std::atomic<uint64_t> next{kFirstDryAddress};
   const uint64_t pages = (static_cast<uint64_t>(bytes) + kDryPage - 1) / kDryPage;

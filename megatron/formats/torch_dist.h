@@ -56,7 +56,7 @@ class TorchDistDirectory {
   const std::filesystem::path& directory() const { return directory_; }
   const TorchDistIndex& index() const { return index_; }
 
-  // What torch.save wrote there. Views are valid while this directory lives.
+  // Opens a file that torch.save wrote. Views are valid while this directory lives.
   TorchFile open(const TorchDistIndex::Place& place) const;
   // The elements of a piece of the tensor `name`.
   FileElements elements(const std::string& name, const TorchDistIndex::Tensor& tensor,

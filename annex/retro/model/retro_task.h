@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// What a config asks for that a Retro has not, a sentence each; empty without one.
+// Settings that Retro does not support, a sentence each; empty without one.
 std::vector<std::string> retro_run_problems(const RunConfig& config);
 
 // Next-token prediction with neighbours of each chunk, which were retrieved before: what `megatron

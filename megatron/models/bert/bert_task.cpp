@@ -25,7 +25,7 @@ std::shared_ptr<const MaskingVocabulary> bert_vocabulary_of(const Tokenizer& tok
   return vocabulary;
 }
 
-// What a config asks for that this model has not, a sentence each.
+// Unsupported settings, a sentence each.
 std::vector<std::string> bert_problems(const RunConfig& config) {
   std::vector<std::string> problems;
   const TransformerConfig& model = config.transformer;

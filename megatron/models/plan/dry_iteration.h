@@ -15,7 +15,7 @@ struct LayerMatrix {
   std::vector<int64_t> row_parts;  // see ParameterInfo
 };
 
-// What a dry device counted while it ran an iteration, and what the rank has.
+// Memory that a dry device counted in an iteration, and sizes of the rank.
 struct DryIteration {
   MemoryPeak memory;
   MemoryPeak host_memory;

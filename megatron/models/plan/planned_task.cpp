@@ -33,7 +33,7 @@ class PlannedTask : public Task {
   std::map<int64_t, TextMicrobatch> batches_;
 };
 
-// Of a Retro, too: its neighbours follow the text.
+// Plans a GPT or a Retro, whose neighbours follow the text.
 class PlannedGpt final : public PlannedTask<GptTask> {
  public:
   using PlannedTask::PlannedTask;

@@ -8,7 +8,7 @@
 #include "megatron/models/plan/dry_iteration.h"
 #include "megatron/models/plan/planned_training.h"
 
-// What training a model takes of one rank's memory: the model itself trains on a dry device
+// Memory plan of one rank's training: the model itself trains on a dry device
 // (models/plan/dry_iteration.h). Nothing is allocated and no device is asked.
 namespace megatron {
 

@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// What a config asks for that T5 has not, a sentence each; empty without one.
+// Settings that T5 does not support, a sentence each; empty without one.
 std::vector<std::string> t5_run_problems(const RunConfig& config);
 
 // Spans of text that sentinels stand for, on data of sentences: what `megatron pretrain-t5` trains.
