@@ -65,7 +65,11 @@ struct VocabularyConfig {
   bool untie_embeddings_and_output_weights = false;
   bool embed_layernorm = false;  // LayerNorm on the word embedding (BLOOM)
   bool fp16_lm_cross_entropy = false;
-  double label_smoothing = 0.0;  // fraction of the probability given to all words, [0, 1)
+  double label_smoothing = 0.0;          // fraction of the probability given to all words, [0, 1)
+  double embedding_multiplier = 1.0;     // of word embeddings, rounded to their dtype (Gemma)
+  double logits_multiplier = 1.0;        // (Granite, Cohere)
+  double final_logit_softcapping = 0.0;  // logits become c tanh(logit / c); 0: they stay (Gemma 2)
+  bool add_output_bias = false;          // a bias of the output layer (GPT-J)
 
   // Ids that have a probability: the softmax of the loss and of sampling leaves the rows beyond
   // them out. Compat: Megatron-LM trains its padding rows, so they count unless true_vocab_size is
@@ -77,8 +81,11 @@ struct VocabularyConfig {
 
 // Size and mathematics of a transformer: GPT-2, Llama, GPT-NeoX, BLOOM, BERT and T5. Names are
 // Megatron's flag names without the dashes.
-struct TransformerConfig : LayerConfig, VocabularyConfig, RecomputeConfig {
+struct TransformerConfig : LayerConfig, VocabularyConfig, RecomputeConfig, MultiTokenConfig {
   ModelKind kind = ModelKind::kGpt;
+
+  // Layers with a window (--window-attn-skip-freq), 1 for each; empty: all of attention_window.
+  std::vector<int> window_layers;
 
   // The stacks of the kind.
   bool has_encoder() const { return megatron::has_encoder(kind); }

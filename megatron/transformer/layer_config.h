@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,14 @@ namespace megatron {
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kAlibi, kRelative, kNone };
 enum class Normalization { kLayerNorm, kRmsNorm };
+// The norms of a branch: x + f(norm(x)), x + norm(f(x)) (OLMo 2), x + norm(f(norm(x))) (Gemma 2).
+enum class NormPlacement { kBefore, kAfter, kBoth };
+// The denominator of the softmax has one more term, exp(0) or exp(a parameter of the head), which
+// takes probability and adds nothing to the output.
+enum class SoftmaxType { kVanilla, kOffByOne, kLearnable };
+// Linear: positions divided by the factor. Llama 3: only low frequencies. YaRN: arXiv:2309.00071.
+// Dynamic: a base that grows with the sequence. LongRoPE: arXiv:2402.13753.
+enum class RopeScalingType { kNone, kLinear, kLlama3, kYarn, kDynamic, kLongRope };
 
 struct AttentionConfig {
   int64_t num_attention_heads = 0;     // required
@@ -26,6 +35,13 @@ struct AttentionConfig {
   double attention_dropout = 0.1;      // probability in [0, 1)
   bool apply_query_key_layer_scaling = false;  // keeps fp16 scores small; softmax then in fp32
   bool attention_softmax_in_fp32 = false;
+  // A token sees itself and the attention_window - 1 tokens before it; 0: all before it.
+  int64_t attention_window = 0;
+  double attn_logit_softcapping = 0.0;  // scores become c tanh(score / c); 0: they stay
+  SoftmaxType softmax_type = SoftmaxType::kVanilla;
+  // qk_layernorm is of the whole projection of queries, and of keys, not of each head (OLMo 2).
+  bool qk_layernorm_of_projection = false;
+  bool attention_output_gate = false;  // the heads' outputs are multiplied by sigmoid(a projection)
 
   // Groups of keys and values that a tensor-parallel rank has: one, shared with other ranks, where
   // there are more ranks than groups.
@@ -41,10 +57,81 @@ struct FeedForwardConfig {
   bool is_gated() const { return megatron::is_gated(activation); }
 };
 
+// Latent attention (DeepSeek-V2, arXiv:2405.04434): queries, keys and values are projected up from
+// short vectors.
+struct LatentConfig {
+  bool multi_latent_attention = false;
+  int64_t q_lora_rank = 0;           // 0: queries are projected from the hidden state
+  int64_t kv_lora_rank = 32;         // size of the latent of keys and values
+  int64_t qk_head_dim = 128;         // of a head of queries and keys, without position
+  int64_t qk_pos_emb_head_dim = 64;  // the rotated part, which the heads' keys share
+  int64_t v_head_dim = 128;
+};
+
+enum class RouterScore { kSoftmax, kSigmoid, kSqrtSoftplus };
+enum class LoadBalancing { kNone, kAuxLoss, kSeqAuxLoss, kGlobalAuxLoss, kSinkhorn, kQuantile };
+enum class TokenDropPolicy { kProbs, kPosition };
+
+// Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends each token to
+// moe_router_topk of num_experts MLPs.
+struct ExpertConfig {
+  int64_t num_experts = 0;          // 0: none
+  std::vector<int> moe_layer_freq;  // of each layer: 1 if it has experts; empty: all have
+  int64_t moe_ffn_hidden_size = 0;  // width of an expert; 0: ffn_hidden_size
+  int64_t moe_router_topk = 2;
+  RouterScore moe_router_score_function = RouterScore::kSoftmax;
+  bool moe_router_pre_softmax = false;  // softmax over all experts before the choice, not after
+  int64_t moe_router_num_groups = 0;    // blocks of experts; 0: none
+  int64_t moe_router_group_topk = 0;    // blocks that a token may choose from
+  double moe_router_topk_scaling_factor = 0.0;  // of the weights; 0: none
+  std::optional<DType> moe_router_dtype;        // of logits and weights; none: the input's
+  bool moe_router_enable_expert_bias = false;   // balancing without a loss (arXiv:2408.15664)
+  double moe_router_bias_update_rate = 1e-3;
+  double moe_router_quantile_balancing_ema = 0.0;
+  std::vector<LoadBalancing> moe_router_load_balancing_type = {LoadBalancing::kAuxLoss};
+  std::vector<double> moe_aux_loss_coeff = {0.0};  // of each type
+  double moe_z_loss_coeff = 0.0;
+  double moe_input_jitter_eps = 0.0;
+  double moe_expert_capacity_factor = -1.0;  // negative: no token is dropped
+  bool moe_pad_expert_input_to_capacity = false;
+  TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::kProbs;
+  bool moe_apply_probs_on_input = false;
+  int64_t moe_shared_expert_intermediate_size = 0;  // width of the experts of all tokens; 0: none
+  bool moe_shared_expert_gate = false;
+
+  bool has_experts() const { return num_experts > 0; }
+};
+
+// Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, sec. 2.2).
+struct MultiTokenConfig {
+  int64_t mtp_num_layers = 0;  // tokens predicted beyond the next; 0: none
+  double mtp_loss_scaling_factor = 0.1;
+  bool mtp_use_repeated_layer = false;
+  bool mtp_detach_heads = false;
+};
+
 struct NormConfig {
+  NormPlacement norm_placement = NormPlacement::kBefore;
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
   bool apply_layernorm_1p = false;  // the norm's weight is 1 + w
+};
+
+// The scaling of rotary frequencies, by the names of transformers' config.json.
+struct RopeScaling {
+  RopeScalingType type = RopeScalingType::kNone;
+  double factor = 1.0;
+  int64_t original_max_position_embeddings = 0;
+  double low_freq_factor = 1.0;   // Llama 3
+  double high_freq_factor = 4.0;  // Llama 3
+  double beta_fast = 32.0;        // YaRN
+  double beta_slow = 1.0;         // YaRN
+  double mscale = 1.0;            // YaRN
+  double mscale_all_dim = 0.0;    // YaRN
+  double attention_factor = 0.0;  // of cosines and sines (YaRN, LongRoPE); 0: by the type's formula
+  bool truncate = true;           // YaRN: the ends of its ramp are whole numbers
+  std::vector<double> short_factor;  // LongRoPE: divides each frequency up to the original length
+  std::vector<double> long_factor;   // LongRoPE: beyond it
 };
 
 struct PositionConfig {
@@ -56,14 +143,20 @@ struct PositionConfig {
   int64_t rotary_seq_len_interpolation_factor = 1;  // positions are divided by it
   bool use_rope_scaling = false;                    // Llama 3 frequency scaling
   double rope_scaling_factor = 8.0;
+  RopeScaling rope_scaling;             // of other kinds than use_rope_scaling
+  double rotary_base_local = 0.0;       // base of layers with a window, unscaled; 0: rotary_base
+  std::vector<int> no_rope_layers;      // of each layer: 1 if it rotates nothing; empty: all rotate
+  int64_t learned_position_offset = 0;  // row of the position table of the first token (OPT: 2)
   int64_t relative_attention_num_buckets = 32;
   int64_t relative_attention_max_distance = 128;
 };
 
 // The residual stream.
 struct ResidualConfig {
-  double hidden_dropout = 0.1;     // of each branch; probability in [0, 1)
-  bool parallel_residual = false;  // x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)
+  double hidden_dropout = 0.1;                 // of each branch; probability in [0, 1)
+  bool parallel_residual = false;              // x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)
+  bool parallel_residual_shares_norm = false;  // ... + mlp(norm1(x)) (GPT-J, Falcon, Cohere)
+  double residual_multiplier = 1.0;            // of each branch (Granite)
   bool apply_residual_connection_post_layernorm = false;  // residual source: the norm's output
   bool fp32_residual_connection = false;
 };
@@ -87,7 +180,9 @@ struct InitConfig {
 // Everything that a layer reads. A layer that differs from others has another LayerConfig
 // (LayerRecipe).
 struct LayerConfig : AttentionConfig,
+                     LatentConfig,
                      FeedForwardConfig,
+                     ExpertConfig,
                      NormConfig,
                      PositionConfig,
                      ResidualConfig,
@@ -96,6 +191,9 @@ struct LayerConfig : AttentionConfig,
   int64_t num_layers = 0;       // required; of the model, the encoder's for T5
   int64_t hidden_size = 0;      // required
   bool add_bias_linear = true;  // biases in every linear layer
+  // Biases of attention alone, or of the MLP alone: these linear layers differ from
+  // add_bias_linear.
+  bool attention_bias_differs = false;
   DType params_dtype = DType::kFloat32;
   Fp8Config fp8;  // of the linear layers of transformer layers
 
