@@ -1,28 +1,12 @@
 #include "megatron/ops/rotary.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <numbers>
 #include <vector>
 
-#include "megatron/core/error.h"
 #include "megatron/device/trace.h"
 
 namespace megatron {
 namespace {
-
-// Llama 3's piecewise scaling of one frequency.
-double llama3_scaled(double frequency, double factor) {
-  constexpr double kOriginalLength = 8192;
-  constexpr double kLowFactor = 1;   // wavelengths above original / low are scaled fully
-  constexpr double kHighFactor = 4;  // wavelengths below original / high stay
-  const double wavelength = 2 * std::numbers::pi / frequency;
-  if (wavelength > kOriginalLength / kLowFactor) return frequency / factor;
-  if (wavelength < kOriginalLength / kHighFactor) return frequency;
-  const double keep = (kOriginalLength / wavelength - kLowFactor) / (kHighFactor - kLowFactor);
-  return (1 - keep) * frequency / factor + keep * frequency;
-}
 
 void rotate(Tensor& qkv, int64_t heads, int64_t groups, const Tensor& table,
             const RotaryPositions& positions, kernels::RotaryPairs pairs, bool inverse) {
@@ -37,33 +21,21 @@ void rotate(Tensor& qkv, int64_t heads, int64_t groups, const Tensor& table,
 
 }  // namespace
 
-Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
-  if (options.dim <= 0) {
-    throw ShapeError(
-        fmt::format("rotary: {} channels must be at least 1; raise --rotary-percent", options.dim));
-  }
-  const int64_t half = (options.dim + 1) / 2;
-  std::vector<float> frequencies;
-  for (int64_t i = 0; i < half; ++i) {
-    const double power = -2.0 * static_cast<double>(i) / static_cast<double>(options.dim);
-    const double frequency = std::pow(options.base, power);
-    frequencies.push_back(static_cast<float>(
-        options.llama3_factor == 1 ? frequency : llama3_scaled(frequency, options.llama3_factor)));
-  }
+Tensor rotary_table(int64_t num_positions, const RotaryFrequencies& rotary) {
+  const int64_t dim = 2 * static_cast<int64_t>(rotary.frequencies.size());
   std::vector<float> table;
-  table.reserve(static_cast<size_t>(num_positions * 2 * half));
+  table.reserve(static_cast<size_t>(num_positions * dim));
+  const auto append = [&](double value) {
+    table.push_back(static_cast<float>(value) * rotary.magnitude);
+  };
   for (int64_t p = 0; p < num_positions; ++p) {
     // An fp32 product, as in the reference: its rounding at large positions is part of the angle.
     const auto position =
-        static_cast<float>(p) * static_cast<float>(1 / options.interpolation_factor);
-    for (const float f : frequencies) {
-      table.push_back(static_cast<float>(std::cos(static_cast<double>(position * f))));
-    }
-    for (const float f : frequencies) {
-      table.push_back(static_cast<float>(std::sin(static_cast<double>(position * f))));
-    }
+        static_cast<float>(p) * static_cast<float>(1 / rotary.interpolation_factor);
+    for (const float f : rotary.frequencies) append(std::cos(static_cast<double>(position * f)));
+    for (const float f : rotary.frequencies) append(std::sin(static_cast<double>(position * f)));
   }
-  return tensor_of(table, {num_positions, 2 * half});
+  return tensor_of(table, {num_positions, dim});
 }
 
 Variable rotary_inplace(const Variable& qkv, int64_t heads, int64_t groups, const Tensor& table,

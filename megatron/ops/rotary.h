@@ -1,25 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "megatron/autograd/variable.h"
 #include "megatron/kernels/rotary.h"
 
 namespace megatron {
 
-// Parameters of rotary position embedding.
-struct RotaryOptions {
-  int64_t dim = 0;                  // required: rotated channels of a head
-  double base = 10000;              // frequency i is base^(-2 i / dim)
+// The angle of a pair of channels at a position is its frequency times the position.
+struct RotaryFrequencies {
+  std::vector<float> frequencies;   // required: one for each rotated pair
   double interpolation_factor = 1;  // positions are divided by it
-  // Llama 3's scaling (Dubey et al. 2024, arXiv:2407.21783): wavelengths above 8192 positions grow
-  // by this factor, wavelengths below 2048 stay, and those between are blended. 1: no scaling
-  double llama3_factor = 1;
+  float magnitude = 1;              // factor of every cosine and sine
 };
 
-// Cosines and sines of every angle, fp32 [num_positions, dim]: row p holds dim / 2 cosines, then
-// dim / 2 sines. An odd dim has (dim + 1) / 2 frequencies and turns dim + 1 channels, as GPT-NeoX.
-Tensor rotary_table(int64_t num_positions, const RotaryOptions& options);
+// Cosines and sines of every angle of `dim` / 2 pairs, fp32 [num_positions, dim]: row p holds
+// dim / 2 cosines, then dim / 2 sines.
+Tensor rotary_table(int64_t num_positions, const RotaryFrequencies& rotary);
 
 // The positions of the tokens.
 struct RotaryPositions {

@@ -318,6 +318,31 @@ void check_lengths(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   }
 }
 
+void check_rope_scaling(const LayerConfig& c, ProblemList& list) {
+  const RopeScaling& scaling = c.rope_scaling;
+  if (scaling.type == RopeScalingType::kNone) return;
+  list.require(
+      scaling.factor > 0.0,
+      fmt::format("the factor {} of rotary scaling must be greater than 0", scaling.factor));
+  list.require(
+      !c.use_rope_scaling,
+      "--use-rope-scaling is one scaling of rotary frequencies, and the model has another; "
+      "remove it");
+  if (scaling.type == RopeScalingType::kLinear) return;
+  list.require(scaling.original_max_position_embeddings > 0,
+               fmt::format("rotary scaling of this type needs original_max_position_embeddings "
+                           "greater than 0, not {}; give the length before the scaling",
+                           scaling.original_max_position_embeddings));
+  if (scaling.type != RopeScalingType::kLongRope) return;
+  const int64_t pairs = (c.rotary_dim() + 1) / 2;
+  for (const std::vector<double>& divisors : {scaling.short_factor, scaling.long_factor}) {
+    list.require(static_cast<int64_t>(divisors.size()) == pairs,
+                 fmt::format("short_factor and long_factor of LongRoPE need {} numbers each, one "
+                             "for each pair of rotated channels, not {}",
+                             pairs, divisors.size()));
+  }
+}
+
 void check_rotary(const LayerConfig& c, ProblemList& list) {
   list.require(c.rotary_percent > 0.0 && c.rotary_percent <= 1.0,
                fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
@@ -329,6 +354,7 @@ void check_rotary(const LayerConfig& c, ProblemList& list) {
   list.require(
       c.rope_scaling_factor > 0.0,
       fmt::format("--rope-scaling-factor {} must be greater than 0", c.rope_scaling_factor));
+  check_rope_scaling(c, list);
   if (c.position_embedding_type == PositionEmbedding::kRope && c.kv_channels > 0) {
     // Compat: an odd number is legal; Megatron-LM and transformers then turn one channel more.
     list.require(

@@ -11,6 +11,7 @@
 #include "megatron/parallel/context/sequence.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/rotary_frequencies.h"
 
 namespace megatron {
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
@@ -68,12 +69,10 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
   }
   if (config.position_embedding_type == PositionEmbedding::kRope && !only_describes()) {
     const int64_t positions = std::max(config.seq_length, config.max_position_embeddings);
-    const RotaryOptions options{
-        .dim = config.rotary_dim(),
-        .base = config.rotary_base,
-        .interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor),
-        .llama3_factor = config.use_rope_scaling ? config.rope_scaling_factor : 1.0};
-    rotary_table_ = rotary_table(positions, options).to(stream);
+    RotaryFrequencies rotary = rotary_frequencies(config.rotary_dim(), config.rotary_base,
+                                                  rope_scaling_of(config), config.seq_length);
+    rotary.interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor);
+    rotary_table_ = rotary_table(positions, rotary).to(stream);
   }
 }
 
