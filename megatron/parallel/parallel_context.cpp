@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -84,6 +85,12 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
   expert_group("expert tensor", MeshAxis::kExpertTensor);
   expert_group("expert", MeshAxis::kExpert);
   expert_group("expert data", MeshAxis::kExpertData);
+  if (world.size() > 1) {
+    context.tensor.experts = std::make_shared<const ExpertParallel>(
+        ExpertParallel{.shares = context.group(MeshAxis::kExpertTensor),
+                       .experts = context.group(MeshAxis::kExpert),
+                       .data = context.data});
+  }
   if (context.pipeline.size() > 1) {
     const std::vector<int> stages = context.mesh.group_of(rank, MeshAxis::kPipeline);
     context.links = make_links(world, stages, static_cast<size_t>(context.pipeline.rank()));

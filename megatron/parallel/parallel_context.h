@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,13 @@
 #include "megatron/parallel/mesh.h"
 
 namespace megatron {
+
+// The ranks that share the experts of a layer.
+struct ExpertParallel {
+  comm::Group shares = {};   // with a share of the same experts each (MeshAxis::kExpertTensor)
+  comm::Group experts = {};  // with other experts each (MeshAxis::kExpert)
+  comm::Group data = {};     // with other samples or parts of a sequence each (ParallelContext)
+};
 
 // The ranks that share each layer, and how.
 struct TensorParallel {
@@ -21,6 +29,7 @@ struct TensorParallel {
   bool overlaps_gradients = true;
   // Products are cut in pieces, and what they need or make travels beside them (tensor/linear.h).
   bool overlaps_products = false;
+  std::shared_ptr<const ExpertParallel> experts = nullptr;  // null: this rank has all experts
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }

@@ -7,6 +7,7 @@
 
 #include "megatron/core/dtype.h"
 #include "megatron/kernels/activation.h"
+#include "megatron/kernels/router_score.h"
 #include "megatron/nn/fp8_config.h"
 
 // The settings of a layer, one struct for each part. Names are Megatron's flag names without the
@@ -68,7 +69,6 @@ struct LatentConfig {
   int64_t v_head_dim = 128;
 };
 
-enum class RouterScore { kSoftmax, kSigmoid, kSqrtSoftplus };
 enum class LoadBalancing { kNone, kAuxLoss, kSeqAuxLoss, kGlobalAuxLoss, kSinkhorn, kQuantile };
 enum class TokenDropPolicy { kProbs, kPosition };
 
