@@ -71,6 +71,16 @@ __device__ __forceinline__ void fence_operand(float (&sums)[kTiles][4]) {
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46,"  \
   "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61,"  \
   "%62, %63}"
+#define MG_LIST_128                                                                             \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                      \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"             \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"             \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"             \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"             \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95,"             \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111," \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "  \
+  "%127}"
 // Both operands in shared memory: A, B, ADDS, and flags for MN-major layouts.
 #define MG_WGMMA_SHARED(N, TYPE, LIST, A, B, ADDS, LEFT, RIGHT)                        \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
@@ -85,7 +95,7 @@ __device__ __forceinline__ void fence_operand(float (&sums)[kTiles][4]) {
 template <class T, bool kLeftIsMnMajor, bool kRightIsMnMajor, int kTiles>
 __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], MatrixDescriptor a,
                                       MatrixDescriptor b, bool adds) {
-  static_assert(kTiles == 4 || kTiles == 8 || kTiles == 16);
+  static_assert(kTiles == 4 || kTiles == 8 || kTiles == 16 || kTiles == 32);
   constexpr bool kIsBFloat16 = std::is_same_v<T, BFloat16>;
   const auto add = static_cast<int>(adds);
   if constexpr (kTiles == 4 && kIsBFloat16) {
@@ -106,6 +116,16 @@ __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], MatrixDescriptor
   } else if constexpr (kTiles == 8) {
     asm volatile(MG_WGMMA_SHARED("64", "f16", MG_LIST_32, "%32", "%33", "%34", "%35", "%36")
                  : MG_SUMS_8(sums, 0)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
+  } else if constexpr (kTiles == 32 && kIsBFloat16) {
+    asm volatile(MG_WGMMA_SHARED("256", "bf16", MG_LIST_128, "%128", "%129", "%130", "%131", "%132")
+                 : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8), MG_SUMS_8(sums, 16), MG_SUMS_8(sums, 24)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
+                   "n"(int{kRightIsMnMajor}));
+  } else if constexpr (kTiles == 32) {
+    asm volatile(MG_WGMMA_SHARED("256", "f16", MG_LIST_128, "%128", "%129", "%130", "%131", "%132")
+                 : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8), MG_SUMS_8(sums, 16), MG_SUMS_8(sums, 24)
                  : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftIsMnMajor}),
                    "n"(int{kRightIsMnMajor}));
   } else if constexpr (kIsBFloat16) {
@@ -159,6 +179,7 @@ __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (
 #undef MG_LIST_16
 #undef MG_LIST_32
 #undef MG_LIST_64
+#undef MG_LIST_128
 #undef MG_WGMMA_SHARED
 #undef MG_WGMMA_LEFT
 
