@@ -189,6 +189,12 @@ struct GroupedOutput {
         if (r >= end) continue;
         Out* const to = data + int64_t{r} * columns + at;
         float pair[2] = {sums[t][2 * half], sums[t][2 * half + 1]};
+        if constexpr (std::is_same_v<Out, float>) {
+          if (beta == 1) {  // the sum of one thread: no wait for the old value, the same bits
+            add_to_global(reinterpret_cast<float2*>(to), pair);
+            continue;
+          }
+        }
         if (beta != 0) {
           float old[2];
           load(old, to);

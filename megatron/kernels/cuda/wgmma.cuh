@@ -217,6 +217,13 @@ __device__ __forceinline__ void add_to_global(float4* to, const float (&x)[4]) {
                : "memory");
 }
 
+// The same for two floats.
+__device__ __forceinline__ void add_to_global(float2* to, const float (&x)[2]) {
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+               "f"(x[0]), "f"(x[1])
+               : "memory");
+}
+
 // TMA load of a tile from row `row` of a head of a sample on, channels [channel, channel + 64),
 // zero outside of the head, through a map of tensor_map.h. The barrier counts the bytes of a whole
 // tile. One thread calls it.
