@@ -37,6 +37,9 @@ bool has_plain_layers(const TransformerConfig& c) {
   return c.position_embedding_type != PositionEmbedding::kAlibi &&
          c.position_embedding_type != PositionEmbedding::kRelative && !c.qk_layernorm &&
          !c.parallel_residual && !c.apply_residual_connection_post_layernorm &&
+         c.norm_placement == NormPlacement::kBefore && c.add_norm_bias &&
+         c.residual_multiplier == 1 && c.logits_multiplier == 1 && c.final_logit_softcapping == 0 &&
+         !c.add_output_bias && c.no_rope_layers.empty() && c.rotary_base_local == 0 &&
          !c.fp32_residual_connection && !c.fp8.is_on() && c.lora_rank == 0;
 }
 

@@ -16,6 +16,10 @@ enum class Activation {
   kReglu,         // x1 * relu(x2)
   kSwigluSecond,  // x1 * silu(x2)
   kGegluTanh,     // x1 * gelu_tanh(x2)
+  // The gate of the next ones is the first half.
+  kGegluTanhFirst,     // gelu_tanh(x1) * x2 (Gemma)
+  kQuickGeglu,         // x1 sigmoid(1.702 x1) * x2
+  kClampedQuickGeglu,  // the same of min(x1, 7) and 1 + clamp(x2, -7, 7) (GPT-OSS)
 };
 
 // True if the activation halves the width of its input.

@@ -30,6 +30,29 @@ struct SiluOf {
   }
 };
 
+// x sigmoid(1.702 x), of min(x, 7) if kIsClamped.
+template <class Math, bool kIsClamped>
+struct QuickGeluOf {
+  static constexpr float kSlope = 1.702f;
+  static constexpr float kMost = 7.0f;
+  MG_DEVICE static bool is_cut(float x) { return kIsClamped && x > kMost; }
+  MG_DEVICE static float value(float x) {
+    const float at = is_cut(x) ? kMost : x;
+    return at * Math::sigmoid(kSlope * at);
+  }
+  MG_DEVICE static float derivative(float x) {
+    const float s = Math::sigmoid(kSlope * x);
+    return is_cut(x) ? 0.0f : s * Math::fma(kSlope * x, 1.0f - s, 1.0f);
+  }
+  // The linear half.
+  MG_DEVICE static float linear(float x) requires kIsClamped {
+    return 1.0f + (x > kMost ? kMost : x < -kMost ? -kMost : x);
+  }
+  MG_DEVICE static float linear_derivative(float x) {
+    return x > kMost || x < -kMost ? 0.0f : 1.0f;
+  }
+};
+
 struct SquaredRelu {
   MG_DEVICE static float value(float x) { return x > 0 ? x * x : 0.0f; }
   MG_DEVICE static float derivative(float x) { return x > 0 ? 2 * x : 0.0f; }
@@ -44,6 +67,24 @@ struct Identity {
   MG_DEVICE static float value(float x) { return x; }
   MG_DEVICE static float derivative(float) { return 1.0f; }
 };
+
+// The other half of a gated activation: x itself, unless the function changes it, too.
+template <class Function>
+MG_DEVICE float linear_half(float x) {
+  if constexpr (requires { Function::linear(x); }) {
+    return Function::linear(x);
+  } else {
+    return x;
+  }
+}
+template <class Function>
+MG_DEVICE float linear_half_gradient(float x, float dy) {
+  if constexpr (requires { Function::linear(x); }) {
+    return dy * Function::linear_derivative(x);
+  } else {
+    return dy;
+  }
+}
 
 // The half that the function of a gated activation applies to.
 enum class Gate { kNone, kFirstHalf, kSecondHalf };
@@ -77,6 +118,12 @@ void dispatch_activation(Activation activation, const F& f) {
       return f.template operator()<Silu, Gate::kSecondHalf>();
     case Activation::kGegluTanh:
       return f.template operator()<GeluTanh, Gate::kSecondHalf>();
+    case Activation::kGegluTanhFirst:
+      return f.template operator()<GeluTanh, Gate::kFirstHalf>();
+    case Activation::kQuickGeglu:
+      return f.template operator()<QuickGeluOf<Math, false>, Gate::kFirstHalf>();
+    case Activation::kClampedQuickGeglu:
+      return f.template operator()<QuickGeluOf<Math, true>, Gate::kFirstHalf>();
   }
 }
 

@@ -9,13 +9,16 @@ Norm::Norm(int64_t size, Kind kind, NormOptions options, const Placement& placem
   const Init init = options.one_plus_weight ? Init::zeros() : Init::ones();
   weight_ =
       add_parameter("weight", {size}, {.role = ParameterRole::kNorm, .init = init}, placement);
-  if (kind == Kind::kLayerNorm)
+  if (kind == Kind::kLayerNorm) {
     bias_ = add_parameter("bias", {size}, {.role = ParameterRole::kNorm}, placement);
+  } else if (kind == Kind::kLayerNormNoBias && !only_describes()) {
+    bias_ = Variable(zeros({size}, placement.dtype, placement.stream));
+  }
 }
 
 Variable Norm::forward(const Variable& x) const {
-  return kind_ == Kind::kLayerNorm ? layer_norm(x, weight_, bias_, options_)
-                                   : rms_norm(x, weight_, options_);
+  return kind_ == Kind::kRmsNorm ? rms_norm(x, weight_, options_)
+                                 : layer_norm(x, weight_, bias_, options_);
 }
 
 NormedStream Norm::forward(const ResidualSum& sum) const {

@@ -6,10 +6,10 @@
 
 namespace megatron {
 
-// LayerNorm or RMSNorm over the last axis.   weight [size]   bias [size], LayerNorm only
+// LayerNorm or RMSNorm over the last axis.   weight [size]   bias [size], kLayerNorm only
 class Norm final : public Module {
  public:
-  enum class Kind { kLayerNorm, kRmsNorm };
+  enum class Kind { kLayerNorm, kRmsNorm, kLayerNormNoBias };
   Norm(int64_t size, Kind kind, NormOptions options, const Placement& placement);
 
   // x [.., size] of any dtype -> the dtype of the weight.
@@ -21,7 +21,7 @@ class Norm final : public Module {
   Kind kind_;
   NormOptions options_;
   Variable weight_;
-  Variable bias_;
+  Variable bias_;  // zeros, and no parameter, with kLayerNormNoBias
 };
 
 // y = x weight^T + bias, the same on every tensor-parallel rank.   weight [out, in]   bias [out]

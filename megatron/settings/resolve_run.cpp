@@ -39,6 +39,16 @@ ActivationFlags activation_flags(const TransformerConfig& config) {
     case Activation::kGegluTanh:
       flags.glu_activation = GluActivation::kGegluTanh;
       break;
+    case Activation::kGegluTanhFirst:
+      flags.glu_activation = GluActivation::kGegluTanhFirst;
+      break;
+    case Activation::kClampedQuickGeglu:
+      flags.glu_linear_offset = 1.0;
+      flags.activation_func_clamp_value = 7.0;
+      [[fallthrough]];
+    case Activation::kQuickGeglu:
+      flags.quick_geglu = true;
+      break;
     case Activation::kRelu:
       flags.relu = true;
       break;

@@ -53,6 +53,12 @@ std::string_view name_of(Activation activation) {
       return "swiglu_second";
     case Activation::kGegluTanh:
       return "geglu_tanh";
+    case Activation::kGegluTanhFirst:
+      return "geglu_tanh_first";
+    case Activation::kQuickGeglu:
+      return "quick_geglu";
+    case Activation::kClampedQuickGeglu:
+      return "clamped_quick_geglu";
   }
   throw InternalError("name_of: unknown activation");
 }
@@ -74,8 +80,14 @@ Activation activation_of(const ActivationFlags& flags, bool add_bias_linear) {
       return Activation::kReglu;
     case GluActivation::kSwiglu:
       return Activation::kSwigluSecond;
+    case GluActivation::kGegluTanhFirst:
+      return Activation::kGegluTanhFirst;
     case GluActivation::kNone:
       break;
+  }
+  if (flags.quick_geglu) {
+    return flags.activation_func_clamp_value > 0 ? Activation::kClampedQuickGeglu
+                                                 : Activation::kQuickGeglu;
   }
   return flags.bias_gelu_fusion && add_bias_linear ? Activation::kGeluTanh : Activation::kGeluErf;
 }
@@ -95,8 +107,20 @@ std::vector<std::string> problems(const ActivationFlags& flags) {
   choose(flags.squared_relu, "--squared-relu");
   choose(flags.relu, "--relu");
   choose(flags.glu_activation != GluActivation::kNone, "--glu-activation");
+  choose(flags.quick_geglu, "--quick-geglu");
   if (count > 1) {
     found.push_back(fmt::format("{}: a model has one activation; keep one of these flags", chosen));
+  }
+  const double offset = flags.glu_linear_offset;
+  const double clamp = flags.activation_func_clamp_value;
+  if (!flags.quick_geglu && (offset != 0.0 || clamp != 0.0)) {
+    found.emplace_back(
+        "--glu-linear-offset and --activation-func-clamp-value need --quick-geglu; add it");
+  } else if (!(offset == 0.0 && clamp == 0.0) && !(offset == 1.0 && clamp == 7.0)) {
+    found.push_back(fmt::format(
+        "--quick-geglu with --glu-linear-offset {} and --activation-func-clamp-value {} is not "
+        "available; use 1 and 7, or neither",
+        offset, clamp));
   }
   return found;
 }

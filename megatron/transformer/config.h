@@ -14,8 +14,8 @@ namespace megatron {
 // "gelu_tanh", "swiglu", ...
 std::string_view name_of(Activation activation);
 
-// --glu-activation: a gated activation whose gate is the second half.
-enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu, kGegluTanh };
+// --glu-activation: a gated activation whose gate is the second half, or the first.
+enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu, kGegluTanh, kGegluTanhFirst };
 
 // The flags that choose an activation in Megatron-LM, one Activation once resolved.
 struct ActivationFlags {
@@ -25,12 +25,16 @@ struct ActivationFlags {
   bool squared_relu = false;
   bool relu = false;
   GluActivation glu_activation = GluActivation::kNone;
+  bool quick_geglu = false;
+  double glu_linear_offset = 0.0;            // of quick_geglu: 0, or 1 with the clamp
+  double activation_func_clamp_value = 0.0;  // of quick_geglu: 0 for none, or 7
   bool bias_gelu_fusion = true;  // the fused GELU is the tanh form, the unfused one the erf form
 };
 
 // The activation the flags mean. First of: openai_gelu, onnx_safe, swiglu, squared_relu,
-// relu, glu_activation, GELU (tanh if fused with the bias of a biased linear layer, erf otherwise).
-// Compat: Megatron-LM core_r0.5.0 chooses between tanh and erf by --no-bias-gelu-fusion and
+// relu, glu_activation, quick_geglu, GELU (tanh if fused with the bias of a biased linear layer,
+// erf otherwise). Compat: Megatron-LM core_r0.5.0 chooses between tanh and erf by
+// --no-bias-gelu-fusion and
 // --disable-bias-linear; checkpoints depend on it.
 Activation activation_of(const ActivationFlags& flags, bool add_bias_linear);
 // Combinations of the flags that contradict each other.

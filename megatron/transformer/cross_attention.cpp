@@ -13,15 +13,15 @@ CrossAttention::CrossAttention(const LayerConfig& config, const LayerPlace& plac
       core_attention_(config, RankHeads(config, tp), false,
                       place.name + ".cross_attention.core_attention", stream),
       linear_q_(config.hidden_size, config.num_attention_heads * config.kv_channels, tp,
-                {.has_bias = config.add_bias_linear, .init = input_init(config), .fp8 = config.fp8},
+                {.has_bias = config.has_proj_bias(), .init = input_init(config), .fp8 = config.fp8},
                 placement_of(config, tp, stream)),
       linear_kv_(
           config.hidden_size, 2 * config.num_attention_heads * config.kv_channels, tp,
-          {.has_bias = config.add_bias_linear, .init = input_init(config), .fp8 = config.fp8},
+          {.has_bias = config.has_proj_bias(), .init = input_init(config), .fp8 = config.fp8},
           placement_of(config, tp, stream)),
       linear_proj_(
           config.num_attention_heads * config.kv_channels, config.hidden_size, tp,
-          {.has_bias = config.add_bias_linear, .init = output_init(config), .fp8 = config.fp8},
+          {.has_bias = config.has_proj_bias(), .init = output_init(config), .fp8 = config.fp8},
           placement_of(config, tp, stream)) {
   if (config.num_query_groups != config.num_attention_heads) {
     throw ConfigError(

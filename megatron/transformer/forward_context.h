@@ -13,12 +13,13 @@ struct CachedBatch;
 // Positions of the tokens of the stack, and the tokens that each of them sees. s is this rank's
 // part of the sequence under context parallelism.
 struct SequenceContext {
-  Tensor rotary_table;      // [max s, rotary_dim / 2, 2] fp32, undefined without RoPE
-  Tensor position_ids;      // [b, s] int64 for RoPE; undefined: consecutive
-  Tensor document_starts;   // [b, s] int32: token i sees [start, i]; undefined: all before
-  Tensor prefix_ends;       // [b, s] int32: token i also sees [i, end); undefined: none
-  Tensor key_padding_mask;  // [b, s] bool: true hides a token; undefined: none is hidden
-  Variable relative_bias;   // [n/tp, 2s - 1] fp32, added to scores by distance; undefined: none
+  Tensor rotary_table;        // [max s, rotary_dim] fp32, undefined without RoPE
+  Tensor local_rotary_table;  // the same of layers with a window and rotary_base_local
+  Tensor position_ids;        // [b, s] int64 for RoPE; undefined: consecutive
+  Tensor document_starts;     // [b, s] int32: token i sees [start, i]; undefined: all before
+  Tensor prefix_ends;         // [b, s] int32: token i also sees [i, end); undefined: none
+  Tensor key_padding_mask;    // [b, s] bool: true hides a token; undefined: none is hidden
+  Variable relative_bias;     // [n/tp, 2s - 1] fp32, added to scores by distance; undefined: none
 };
 
 // The inputs of cross-attention.

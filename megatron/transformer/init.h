@@ -33,7 +33,8 @@ struct NormFlags {
 };
 inline NormFlags norm_flags(const NormConfig& config) {
   return {config.normalization == Normalization::kRmsNorm ? Norm::Kind::kRmsNorm
-                                                          : Norm::Kind::kLayerNorm,
+          : config.add_norm_bias                          ? Norm::Kind::kLayerNorm
+                                                          : Norm::Kind::kLayerNormNoBias,
           {.epsilon = static_cast<float>(config.norm_epsilon),
            .one_plus_weight = config.apply_layernorm_1p}};
 }

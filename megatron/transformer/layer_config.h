@@ -42,6 +42,7 @@ struct AttentionConfig {
   SoftmaxType softmax_type = SoftmaxType::kVanilla;
   // qk_layernorm is of the whole projection of queries, and of keys, not of each head (OLMo 2).
   bool qk_layernorm_of_projection = false;
+  bool qk_layernorm_weight_per_head = false;  // qk_layernorm has a weight for each head (Cohere)
   bool attention_output_gate = false;  // the heads' outputs are multiplied by sigmoid(a projection)
 
   // Groups of keys and values that a tensor-parallel rank has: one, shared with other ranks, where
@@ -115,6 +116,7 @@ struct NormConfig {
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
   bool apply_layernorm_1p = false;  // the norm's weight is 1 + w
+  bool add_norm_bias = true;        // a bias of each LayerNorm (MPT and Cohere have none)
 };
 
 // The scaling of rotary frequencies, by the names of transformers' config.json.
@@ -147,6 +149,9 @@ struct PositionConfig {
   double rotary_base_local = 0.0;       // base of layers with a window, unscaled; 0: rotary_base
   std::vector<int> no_rope_layers;      // of each layer: 1 if it rotates nothing; empty: all rotate
   int64_t learned_position_offset = 0;  // row of the position table of the first token (OPT: 2)
+  bool alibi_before_scaling = false;    // (q k + alibi) scale (Falcon)
+  bool alibi_slopes_of_next_power =
+      false;  // of the next power of two of heads, odd ones first (MPT)
   int64_t relative_attention_num_buckets = 32;
   int64_t relative_attention_max_distance = 128;
 };
@@ -188,17 +193,16 @@ struct LayerConfig : AttentionConfig,
                      ResidualConfig,
                      AdapterConfig,
                      InitConfig {
-  int64_t num_layers = 0;       // required; of the model, the encoder's for T5
-  int64_t hidden_size = 0;      // required
-  bool add_bias_linear = true;  // biases in every linear layer
-  // Biases of attention alone, or of the MLP alone: these linear layers differ from
-  // add_bias_linear.
-  bool attention_bias_differs = false;
+  int64_t num_layers = 0;                  // required; of the model, the encoder's for T5
+  int64_t hidden_size = 0;                 // required
+  bool add_bias_linear = true;             // biases in every linear layer
+  std::optional<bool> add_attention_bias;  // of the linear layers of attention, instead
   DType params_dtype = DType::kFloat32;
   Fp8Config fp8;  // of the linear layers of transformer layers
 
-  // Has the QKV projection a bias?
-  bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+  // True if the projection of attention's output, or that of queries, keys and values, has a bias.
+  bool has_proj_bias() const { return add_attention_bias.value_or(add_bias_linear); }
+  bool has_qkv_bias() const { return has_proj_bias() || add_qkv_bias; }
   // The d of the rotary frequencies base^(-2i/d), i < ceil(d/2): the part of a head that
   // rotary_percent asks for. Rotary embeddings turn d channels, d + 1 when d is odd.
   int64_t rotary_dim() const;

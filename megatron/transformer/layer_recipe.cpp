@@ -39,31 +39,49 @@ std::unique_ptr<LayerPart> make_part(const LayerRecipe& recipe, const BranchReci
 LayerRecipe layer_recipe(const TransformerConfig& config, const Stack& stack, int64_t layer) {
   LayerRecipe recipe = {.config = config, .place = stack.place(layer), .branches = {}};
   if (stays_in_16_bits(config, stack, layer)) recipe.config.fp8.format = Fp8Format::kNone;
+  if (!config.no_rope_layers.empty() && config.no_rope_layers[static_cast<size_t>(layer)] != 0) {
+    recipe.config.position_embedding_type = PositionEmbedding::kNone;
+  }
   const auto add = [&](BranchRecipe branch) {
     branch.residual_is_normed = config.apply_residual_connection_post_layernorm;
+    if (config.norm_placement == NormPlacement::kBefore) branch.post_norm.clear();
+    if (config.norm_placement == NormPlacement::kAfter) branch.norm.clear();
     recipe.branches.push_back(std::move(branch));
   };
-  add({PartKind::kSelfAttention, "self_attention", "input_layernorm"});
+  add({PartKind::kSelfAttention, "self_attention", "input_layernorm", "post_self_attn_layernorm"});
   if (stack.has_cross_attention) {
     if (config.parallel_residual) {
       throw ConfigError("a layer with parallel residuals has no place for cross-attention");
     }
-    add({PartKind::kCrossAttention, "cross_attention", "pre_cross_attn_layernorm"});
+    add({PartKind::kCrossAttention, "cross_attention", "pre_cross_attn_layernorm",
+         "post_cross_attn_layernorm"});
   }
-  add({PartKind::kMlp, "mlp", "pre_mlp_layernorm",
-       config.parallel_residual ? BranchInput::kLayerInput : BranchInput::kStream});
+  BranchRecipe mlp = {PartKind::kMlp, "mlp", "pre_mlp_layernorm", "post_mlp_layernorm"};
+  if (config.parallel_residual_shares_norm) {
+    mlp.norm.clear();
+    mlp.input = BranchInput::kFirstNorm;
+  } else if (config.parallel_residual) {
+    mlp.input = BranchInput::kLayerInput;
+  }
+  add(std::move(mlp));
   return recipe;
 }
 
 std::vector<ResidualBranch> make_branches(const LayerRecipe& recipe, const TensorParallel& tp,
                                           Stream stream) {
   std::vector<ResidualBranch> branches;
+  const auto norm_if = [&](const std::string& name) {
+    return name.empty() ? nullptr : make_norm(recipe.config, tp, stream);
+  };
   for (const BranchRecipe& branch : recipe.branches) {
     branches.push_back(
         {.norm_name = branch.norm,
-         .norm = make_norm(recipe.config, tp, stream),
+         .norm = norm_if(branch.norm),
          .name = branch.name,
          .part = make_part(recipe, branch, tp, stream),
+         .post_norm_name = branch.post_norm,
+         .post_norm = norm_if(branch.post_norm),
+         .multiplier = static_cast<float>(recipe.config.residual_multiplier),
          .input = branch.input,
          .residual_is_normed = branch.residual_is_normed,
          .dropout = static_cast<float>(recipe.config.hidden_dropout),

@@ -16,11 +16,12 @@ namespace megatron {
 // SelfAttention, CrossAttention, Mlp.
 enum class PartKind { kSelfAttention, kCrossAttention, kMlp };
 
-// A branch of the residual stream: a norm, and the part that reads it.
+// A branch of the residual stream: a norm, the part that reads it, and a norm of its output.
 struct BranchRecipe {
   PartKind part = PartKind::kSelfAttention;
   std::string name;  // within the layer, of the part's parameters and dropout sites
-  std::string norm;  // likewise, of the norm's parameters
+  std::string norm;  // likewise, of the norm's parameters; empty: the part reads the stream itself
+  std::string post_norm = {};  // likewise, of the norm of the part's output; empty: none
   BranchInput input = BranchInput::kStream;
   bool residual_is_normed = false;  // the part's output is added to the norm's output
 };

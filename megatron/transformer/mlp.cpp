@@ -11,6 +11,7 @@ Mlp::Mlp(const LayerConfig& config, const std::string& name, const TensorParalle
          Stream stream)
     : tp_(tp),
       activation_(config.activation),
+      may_split_k_(config.norm_placement == NormPlacement::kBefore),
       linear_fc1_(config.hidden_size,
                   config.is_gated() ? 2 * config.ffn_hidden_size : config.ffn_hidden_size, tp,
                   {.has_bias = config.add_bias_linear,
@@ -40,7 +41,7 @@ BiasedOutput Mlp::forward(const Variable& x, const ForwardContext& context) cons
             linear_fc2_.bias()};
   }
   const bool is_rounded = linear_fc1_.has_rounded_weight();
-  const bool may_split_k = context.decode.cached != nullptr;  // few rows, summed by the next norm
+  const bool may_split_k = context.decode.cached != nullptr && may_split_k_;  // few rows
   if (fp8 == nullptr && !has_adapter && !is_rounded && activation_ == Activation::kGeluTanh) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_,
                      may_split_k),

@@ -25,6 +25,7 @@ class Mlp final : public FeedForward {
  private:
   TensorParallel tp_;
   Activation activation_;
+  bool may_split_k_;  // the next norm sums the output
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
   LoraDropout fc1_adapter_dropout_;

@@ -17,7 +17,8 @@ namespace megatron {
 //
 //   x            [s, b, h]             [s/tp, b, h] with sequence parallelism
 //   linear_qkv   [(n + 2g) d / tp, h]  rows by group: its n/g query heads, its key, its value
-//   q_layernorm, k_layernorm  [d]      --qk-layernorm: norms of each head, before rotation
+//   q_layernorm, k_layernorm  [d]      --qk-layernorm: norms of each head, before rotation; with
+//                                      qk_layernorm_of_projection [n d] and [g d], of all heads
 //   linear_proj  [h, n d / tp]
 //   y            as x
 //
@@ -43,11 +44,14 @@ class SelfAttention final : public Attention {
   CoreAttention core_attention_;
   ColumnParallelLinear linear_qkv_;
   RowParallelLinear linear_proj_;
+  bool rotates_;
+  bool has_local_angles_;
   bool is_summed_by_norm_;  // the output and the residual stream, by the kernel of the next norm
   LoraDropout qkv_adapter_dropout_;
   LoraDropout proj_adapter_dropout_;
   std::optional<Norm> q_layernorm_;
   std::optional<Norm> k_layernorm_;
+  bool norms_projection_;
 };
 
 }  // namespace megatron

@@ -10,26 +10,30 @@
 
 namespace megatron {
 
-// The input of a branch's norm.
+// The input of a branch's norm, or of its part if it has no norm.
 enum class BranchInput {
   kStream,      // the residual stream after the branches before it
   kLayerInput,  // x, the input of the layer
+  kFirstNorm,   // the output of the first branch's norm
 };
 
-// r + dropout(part(norm(input)) + bias). r is the residual stream or, with residual_is_normed, the
-// output of the norm.
+// r + dropout(multiplier post_norm(part(norm(input)) + bias)). r is the residual stream or, with
+// residual_is_normed, the output of the norm.
 struct ResidualBranch {
-  std::string norm_name;  // within the layer
-  std::unique_ptr<Norm> norm;
-  std::string name;  // of the part within the layer
+  std::string norm_name;       // within the layer
+  std::unique_ptr<Norm> norm;  // null: none
+  std::string name;            // of the part within the layer
   std::unique_ptr<LayerPart> part;
+  std::string post_norm_name = {};
+  std::unique_ptr<Norm> post_norm = nullptr;  // null: none
+  float multiplier = 1;
   BranchInput input = BranchInput::kStream;
   bool residual_is_normed = false;
   float dropout = 0;
   uint64_t dropout_site = 0;
 };
 
-// One pre-norm layer: its branches add to the residual stream, one after the other. A layer of a
+// One layer: its branches add to the residual stream, one after the other. A layer of a
 // GPT has self-attention and an MLP, one of a T5's decoder has cross-attention between them:
 //
 //   x1 = x  + dropout(self_attention(norm(x)) + bias)
@@ -37,11 +41,12 @@ struct ResidualBranch {
 //   y  = x2 + dropout(mlp(norm(x2)) + bias)
 //
 // A branch with BranchInput::kLayerInput runs in parallel to those before it (Wang and Komatsuzaki
-// 2021, GPT-J). x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32
-// with fp32_residual_connection. The norm after a sum computes it: y is computed in the next layer.
+// 2021, GPT-J). norm_placement puts a norm behind each part instead, or as well. x, y [s, b, h],
+// [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with fp32_residual_connection.
+// The norm after a sum computes it: y is computed in the next layer.
 class TransformerLayer final : public Module {
  public:
-  // Parameters are registered in the order of the branches, each norm before its part.
+  // Parameters are registered in the order of the branches, each as norm, part, post_norm.
   TransformerLayer(std::vector<ResidualBranch> branches, const TensorParallel& tp);
 
   ResidualSum forward(const ResidualSum& x, const ForwardContext& context) const;

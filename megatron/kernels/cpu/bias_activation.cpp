@@ -63,7 +63,8 @@ struct Kernel {
         const float* gate = kGate == Gate::kFirstHalf ? first : second;
         const float* linear = kGate == Gate::kFirstHalf ? second : first;
 #pragma omp simd
-        for (int64_t k = 0; k < n; ++k) out[k] = Function::value(gate[k]) * linear[k];
+        for (int64_t k = 0; k < n; ++k)
+          out[k] = Function::value(gate[k]) * linear_half<Function>(linear[k]);
       }
       y.commit(row * f + at, n, y_buffer);
     });
@@ -90,8 +91,8 @@ struct Kernel {
         for (int64_t k = 0; k < n; ++k) {
           const float g = gate[k];
           const float l = linear[k];
-          dlinear[k] = d[k] * Function::value(g);
-          dgate[k] = d[k] * l * Function::derivative(g);
+          dlinear[k] = linear_half_gradient<Function>(l, d[k] * Function::value(g));
+          dgate[k] = d[k] * linear_half<Function>(l) * Function::derivative(g);
         }
         dx.commit(here + f, n, dsecond_buffer);
       }

@@ -38,6 +38,8 @@ using GeluTanh = ActivationMath::GeluTanh;
 template <int kRoot>
 using GeluErf = GeluErfOf<ActivationMath, kRoot>;
 using Silu = SiluOf<ActivationMath>;
+template <bool kIsClamped>
+using QuickGelu = QuickGeluOf<ActivationMath, kIsClamped>;
 
 // Calls f.operator()<Function, Gate>() for the activation.
 template <class F>

@@ -34,7 +34,9 @@ __device__ __forceinline__ Floats value(const Halves<kGate>& x) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     y.values[i] = Function::value(x[kActivated<kGate>].values[i]);
-    if constexpr (kGate != Gate::kNone) y.values[i] *= x[kLinear<kGate>].values[i];
+    if constexpr (kGate != Gate::kNone) {
+      y.values[i] *= linear_half<Function>(x[kLinear<kGate>].values[i]);
+    }
   }
   return y;
 }
@@ -47,8 +49,10 @@ __device__ __forceinline__ void differentiate(Halves<kGate>& dx, const Floats& d
     const float activated = x[kActivated<kGate>].values[i];
     float d = dy.values[i];
     if constexpr (kGate != Gate::kNone) {
-      dx[kLinear<kGate>].values[i] = d * Function::value(activated);
-      d *= x[kLinear<kGate>].values[i];
+      const float linear = x[kLinear<kGate>].values[i];
+      dx[kLinear<kGate>].values[i] =
+          linear_half_gradient<Function>(linear, d * Function::value(activated));
+      d *= linear_half<Function>(linear);
     }
     dx[kActivated<kGate>].values[i] = d * Function::derivative(activated);
   }

@@ -31,6 +31,12 @@ __device__ inline float activated(Activation activation, float x1, float x2) {
       return x1 * Silu::value(x2);
     case Activation::kGegluTanh:
       return x1 * GeluTanh::value(x2);
+    case Activation::kGegluTanhFirst:
+      return GeluTanh::value(x1) * x2;
+    case Activation::kQuickGeglu:
+      return QuickGelu<false>::value(x1) * x2;
+    case Activation::kClampedQuickGeglu:
+      return QuickGelu<true>::value(x1) * QuickGelu<true>::linear(x2);
   }
   return 0;
 }

@@ -14,6 +14,14 @@
 #include "megatron/transformer/rotary_frequencies.h"
 
 namespace megatron {
+namespace {
+
+float rounded(float value, DType dtype) {
+  return dispatch_floating(dtype, "embedding", [&]<class T>() { return float{T(value)}; });
+}
+
+}  // namespace
+
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
                                          const TensorParallel& tp, Stream stream)
     : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
@@ -25,8 +33,9 @@ GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const 
   add_child("word_embeddings", word_embeddings);
   if (!chunk.has_embedding) return;  // a copy that only makes logits
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
-    position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
-                                embedding_init(config), outer_placement(config, stream));
+    position_embeddings.emplace(config.max_position_embeddings + config.learned_position_offset,
+                                config.hidden_size, embedding_init(config),
+                                outer_placement(config, stream));
     add_child("position_embeddings", *position_embeddings);
   }
   if (config.embed_layernorm) {
@@ -60,7 +69,7 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
   add_child("decoder", decoder_);
   if (chunk.has_head && !is_tied) {
     output_layer_.emplace(config.hidden_size, config.padded_vocab_size, tp,
-                          LinearOptions{.has_bias = false,
+                          LinearOptions{.has_bias = config.add_output_bias,
                                         .init = input_init(config),
                                         .role = ParameterRole::kOutputHead,
                                         .has_vocabulary_rows = true},
@@ -96,11 +105,18 @@ Variable GptModel::looked_up(const RowIds& tokens, RowIds position_ids, DropoutK
   if (positions && !position_ids.defined()) {
     position_ids = default_position_ids(tokens.ids.size(0), tokens.ids.size(1));
   }
+  const auto multiplier = static_cast<float>(config_.embedding_multiplier);
+  const int64_t offset = config_.learned_position_offset;
   Variable x;  // [s, b, h]
-  if (embedding_->norm) {
+  if (embedding_->norm || multiplier != 1 || (positions && offset != 0)) {
     x = reduce_from_tensor_region(words.forward_partial(tokens), tp_);
-    x = embedding_->norm->forward(x);  // of the words, without positions
-    if (positions) x = add(x, embedding(positions->weight(), position_ids));
+    if (multiplier != 1) x = scale(x, rounded(multiplier, x.dtype()));
+    if (embedding_->norm) x = embedding_->norm->forward(x);  // of the words, without positions
+    if (positions) {
+      x = add(x,
+              embedding_shard(positions->weight(), position_ids, {}, {},
+                              {.first_row = -offset, .num_rows = config_.max_position_embeddings}));
+    }
     if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
   } else {
     const Variable partial =
@@ -154,7 +170,11 @@ ChunkBoundary GptModel::boundary(int64_t micro_batch_size, int64_t seq_length) c
 }
 
 VocabularyProduct GptModel::vocabulary_product(const Variable& hidden) const {
-  return {hidden, output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight()};
+  return {.x = hidden,
+          .weight = output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight(),
+          .bias = output_layer_ ? output_layer_->bias() : Variable(),
+          .multiplier = static_cast<float>(config_.logits_multiplier),
+          .cap = static_cast<float>(config_.final_logit_softcapping)};
 }
 
 }  // namespace megatron

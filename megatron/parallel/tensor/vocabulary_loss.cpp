@@ -9,8 +9,11 @@
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/masked_mean.h"
+#include "megatron/kernels/tanh.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/tanh.h"
 #include "megatron/parallel/tensor/input_gradient.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -111,6 +114,37 @@ class ProductGradients {
   float beta_;
 };
 
+// The steps of logits_of() behind the product, in place, and their gradient.
+class LogitScaling {
+ public:
+  explicit LogitScaling(const VocabularyProduct& product)
+      : multiplier_(product.multiplier), cap_(product.cap) {}
+
+  void apply(Tensor& logits, bool wants_gradient) {
+    const Stream stream = logits.stream();
+    const TensorView x = logits.view();
+    if (cap_ > 0) {
+      kernels::scale(x, x, multiplier_ / cap_, stream);
+      kernels::tanh_forward(x, x, stream);
+      if (wants_gradient) tanh_ = copied(logits);
+      kernels::scale(x, x, cap_, stream);
+    } else if (multiplier_ != 1) {
+      kernels::scale(x, x, multiplier_, stream);
+    }
+  }
+  // Of the logits of the last apply().
+  void apply_gradient(Tensor& dlogits) const {
+    const TensorView dx = dlogits.view();
+    if (cap_ > 0) kernels::tanh_backward(dx, dx, tanh_.view(), dlogits.stream());
+    if (multiplier_ != 1) kernels::scale(dx, dx, multiplier_, dlogits.stream());
+  }
+
+ private:
+  float multiplier_;
+  float cap_;
+  Tensor tanh_;
+};
+
 void expect_seed(const Tensor& dy, const Tensor& seed) {
   if (dy.view().data == seed.view().data) return;
   throw Error(
@@ -133,12 +167,18 @@ int64_t positions_of_piece(int64_t s, int64_t b, int64_t columns, DType dtype,
 
 Variable logits_of(const VocabularyProduct& product, const TensorParallel& tp) {
   const TraceRange range("output_layer", product.x.stream());
-  return column_parallel_linear(product.x, product.weight, product.bias, tp);
+  const Variable logits = column_parallel_linear(product.x, product.weight, product.bias, tp);
+  if (product.cap > 0) {
+    return scale(tanh(scale(logits, product.multiplier / product.cap)), product.cap);
+  }
+  return product.multiplier == 1 ? logits : scale(logits, product.multiplier);
 }
 
 Variable vocabulary_loss(const VocabularyProduct& product, const LossTargets& targets,
                          const TensorParallel& tp, const Tensor& seed, int64_t max_logits_bytes) {
-  const auto& [x, weight, bias] = product;
+  const Variable& x = product.x;
+  const Variable& weight = product.weight;
+  const Variable& bias = product.bias;
   const bool wants_gradients = grad_enabled() && (x.requires_grad() || weight.requires_grad() ||
                                                   (bias.defined() && bias.requires_grad()));
   if (wants_gradients && !seed.defined()) return loss_of_all_logits(product, targets, tp);
@@ -160,17 +200,20 @@ Variable vocabulary_loss(const VocabularyProduct& product, const LossTargets& ta
   std::optional<ProductGradients> gradients;
   if (wants_gradients) gradients.emplace(product, whole, tp);
 
+  LogitScaling scaling(product);
   const int64_t size = positions_of_piece(s, b, columns, weight.dtype(), max_logits_bytes);
   for (int64_t first = 0; first < s; first += size) {
     const int64_t count = std::min(size, s - first);
     const Tensor rows = whole.slice(first, count);
     Tensor logits = linear_forward(rows, weight, bias);  // [n, b, v/tp]
+    scaling.apply(logits, gradients.has_value());
     Tensor part = losses.slice(first, count);
     Tensor log_sum_exp = empty_like(part);
     cross_entropy_into(part, log_sum_exp, logits, labels, first, targets.label_smoothing, shard);
     if (!gradients) continue;
     cross_entropy_gradient_inplace(logits, dlosses.slice(first, count), log_sum_exp, labels, first,
                                    targets.label_smoothing, shard);
+    scaling.apply_gradient(logits);
     gradients->add(logits, rows, first, first + count == s);
   }
   return record("vocabulary_loss", mean.mean(), {x, weight, bias},

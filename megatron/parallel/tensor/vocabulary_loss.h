@@ -7,11 +7,14 @@
 
 namespace megatron {
 
-// The last product of a language model: logits = x weight^T + bias, [s, b, v/tp].
+// The last product of a language model: logits = x weight^T + bias, [s, b, v/tp], then multiplied,
+// then, with a cap c, c tanh(logit / c).
 struct VocabularyProduct {
-  Variable x;          // [s, b, h], [s/tp, b, h] with sequence parallelism
-  Variable weight;     // [v/tp, h]
-  Variable bias = {};  // [v/tp]; may be undefined
+  Variable x;            // [s, b, h], [s/tp, b, h] with sequence parallelism
+  Variable weight;       // [v/tp, h]
+  Variable bias = {};    // [v/tp]; may be undefined
+  float multiplier = 1;  // 1: none
+  float cap = 0;         // 0: none
 };
 Variable logits_of(const VocabularyProduct& product, const TensorParallel& tp);
 
