@@ -411,9 +411,6 @@ void check_vocabulary(const VocabularyConfig& c, int64_t tp, ProblemList& list) 
 void check_numbers(const TransformerConfig& c, ProblemList& list) {
   list.require(c.norm_epsilon > 0.0,
                fmt::format("--norm-epsilon {} must be greater than 0", c.norm_epsilon));
-  list.require(
-      !(c.apply_layernorm_1p && c.normalization == Normalization::kRmsNorm),
-      "--apply-layernorm-1p needs --normalization LayerNorm, not RMSNorm; remove one of them");
   list.require(c.softmax_scale >= 0.0,
                fmt::format("--softmax-scale {} must be greater than 0", c.softmax_scale));
   list.require(is_probability(c.attention_dropout),
@@ -430,6 +427,91 @@ void check_numbers(const TransformerConfig& c, ProblemList& list) {
       "fp32 anyway, so remove it");
   list.require(!c.fp16_lm_cross_entropy || c.params_dtype == DType::kFloat16,
                "--fp16-lm-cross-entropy needs --fp16; add it or remove --fp16-lm-cross-entropy");
+}
+
+// Options of layers that BERT, T5 and Retro do not have.
+void check_gpt_options(const TransformerConfig& c, ProblemList& list) {
+  if (c.is_decoder_only() && !c.retro.add_retriever) return;
+  const auto exclude = [&](bool is_on, const char* flag) {
+    list.require(!is_on, fmt::format("{} is for a GPT without retrieval, and this is a {}; "
+                                     "remove it",
+                                     flag, c.is_decoder_only() ? "Retro" : name_of(c.kind)));
+  };
+  exclude(c.norm_placement != NormPlacement::kBefore, "--norm-placement");
+  exclude(c.parallel_residual_shares_norm, "--parallel-residual-shares-norm");
+  exclude(c.residual_multiplier != 1, "--residual-multiplier");
+  exclude(c.embedding_multiplier != 1, "--embedding-multiplier");
+  exclude(c.logits_multiplier != 1, "--logits-multiplier");
+  exclude(c.final_logit_softcapping != 0, "--final-logit-softcapping");
+  exclude(c.add_output_bias, "--add-output-bias");
+  exclude(c.qk_layernorm_of_projection, "--qk-layernorm-of-projection");
+  exclude(!c.no_rope_layers.empty(), "--no-rope-freq");
+  exclude(c.rotary_base_local != 0, "--rotary-base-local");
+  exclude(c.learned_position_offset != 0, "--learned-position-offset");
+}
+
+void check_norms(const TransformerConfig& c, int64_t tp, ProblemList& list) {
+  const bool follows = c.norm_placement == NormPlacement::kAfter;
+  list.require(!follows || !c.apply_residual_connection_post_layernorm,
+               "--apply-residual-connection-post-layernorm takes the output of a norm that "
+               "--norm-placement after leaves out; remove one of them");
+  list.require(!follows || !c.fp32_residual_connection,
+               "--norm-placement after gives the residual stream to linear layers, which "
+               "--fp32-residual-connection keeps in fp32; remove one of them");
+  list.require(!c.parallel_residual_shares_norm || c.parallel_residual,
+               "--parallel-residual-shares-norm needs --parallel-residual; add it");
+  list.require(!c.parallel_residual_shares_norm || !follows,
+               "--parallel-residual-shares-norm has no norm to share with --norm-placement after; "
+               "remove one of them");
+  list.require(c.add_norm_bias || c.normalization == Normalization::kLayerNorm,
+               "--disable-norm-bias needs --normalization LayerNorm: RMSNorm has no bias; "
+               "remove it");
+  if (!c.qk_layernorm_of_projection) return;
+  list.require(c.qk_layernorm, "--qk-layernorm-of-projection needs --qk-layernorm; add it");
+  list.require(c.num_query_groups % tp == 0,
+               fmt::format("--qk-layernorm-of-projection needs --num-query-groups {} to be a "
+                           "multiple of --tensor-model-parallel-size {}; use fewer ranks",
+                           c.num_query_groups, tp));
+}
+
+void check_multipliers(const TransformerConfig& c, ProblemList& list) {
+  const auto positive = [&](double value, const char* flag) {
+    list.require(value > 0, fmt::format("{} {} must be greater than 0", flag, value));
+  };
+  positive(c.residual_multiplier, "--residual-multiplier");
+  positive(c.embedding_multiplier, "--embedding-multiplier");
+  positive(c.logits_multiplier, "--logits-multiplier");
+  list.require(c.final_logit_softcapping >= 0,
+               fmt::format("--final-logit-softcapping {} must be at least 0; 0 is none",
+                           c.final_logit_softcapping));
+  list.require(!c.add_output_bias || c.untie_embeddings_and_output_weights,
+               "--add-output-bias is of an output layer with its own weight; add "
+               "--untie-embeddings-and-output-weights");
+}
+
+void check_positions(const TransformerConfig& c, ProblemList& list) {
+  const bool rotates = c.position_embedding_type == PositionEmbedding::kRope;
+  const auto layers = static_cast<int64_t>(c.no_rope_layers.size());
+  list.require(layers == 0 || layers == c.num_layers,
+               fmt::format("--no-rope-freq names {} layers, but --num-layers is {}; name each "
+                           "layer, or give one number",
+                           layers, c.num_layers));
+  list.require(layers == 0 || rotates,
+               "--no-rope-freq needs --position-embedding-type rope; add it or remove the flag");
+  list.require(c.rotary_base_local == 0 || (rotates && c.rotary_base_local > 0),
+               fmt::format("--rotary-base-local {} must be greater than 0, with "
+                           "--position-embedding-type rope",
+                           c.rotary_base_local));
+  list.require(
+      c.learned_position_offset >= 0,
+      fmt::format("--learned-position-offset {} must be at least 0", c.learned_position_offset));
+  list.require(c.learned_position_offset == 0 ||
+                   c.position_embedding_type == PositionEmbedding::kLearnedAbsolute,
+               "--learned-position-offset needs --position-embedding-type learned_absolute; "
+               "remove it");
+  list.require(
+      !c.alibi_before_scaling || c.position_embedding_type == PositionEmbedding::kAlibi,
+      "--alibi-before-scaling needs --position-embedding-type alibi; add it or remove the flag");
 }
 
 void check_recomputation(const RecomputeConfig& c, int64_t tp, ProblemList& list) {
@@ -476,6 +558,10 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   check_rotary(c, list);
   check_vocabulary(c, tp, list);
   check_numbers(c, list);
+  check_gpt_options(c, list);
+  check_norms(c, tp, list);
+  check_multipliers(c, list);
+  check_positions(c, list);
   check_recomputation(c, tp, list);
   if (c.fp8.is_on()) check_fp8(c, tp, list);
   for (std::string& problem : retro_problems(c)) list.require(false, std::move(problem));

@@ -24,7 +24,10 @@ CoreAttention::CoreAttention(const LayerConfig& config, const RankHeads& heads, 
       dropout_(static_cast<float>(config.attention_dropout)),
       dropout_site_(hash_of(site)) {
   if (config.position_embedding_type == PositionEmbedding::kAlibi) {
-    const std::vector<float> slopes = alibi_slopes(config.num_attention_heads);
+    std::vector<float> slopes = alibi_slopes(config.num_attention_heads);
+    if (config.alibi_before_scaling) {
+      for (float& slope : slopes) slope *= softmax_scale_;
+    }
     alibi_slopes_ = tensor_of(slopes, {config.num_attention_heads})
                         .slice(heads.first_head, heads.num_heads)
                         .to(stream);

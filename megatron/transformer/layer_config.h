@@ -149,9 +149,7 @@ struct PositionConfig {
   double rotary_base_local = 0.0;       // base of layers with a window, unscaled; 0: rotary_base
   std::vector<int> no_rope_layers;      // of each layer: 1 if it rotates nothing; empty: all rotate
   int64_t learned_position_offset = 0;  // row of the position table of the first token (OPT: 2)
-  bool alibi_before_scaling = false;    // (q k + alibi) scale (Falcon)
-  bool alibi_slopes_of_next_power =
-      false;  // of the next power of two of heads, odd ones first (MPT)
+  bool alibi_before_scaling = false;    // scores are scale (q k + alibi) (Falcon)
   int64_t relative_attention_num_buckets = 32;
   int64_t relative_attention_max_distance = 128;
 };

@@ -82,6 +82,11 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
                                                   rope_scaling_of(config), config.seq_length);
     rotary.interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor);
     rotary_table_ = rotary_table(positions, rotary).to(stream);
+    if (config.rotary_base_local > 0) {
+      const RotaryFrequencies local =
+          rotary_frequencies(config.rotary_dim(), config.rotary_base_local, {}, positions);
+      local_rotary_table_ = rotary_table(positions, local).to(stream);
+    }
   }
 }
 
@@ -144,6 +149,7 @@ Variable GptModel::run(const ModelInput& input, const Variable& hidden, RandomSt
   ForwardContext context;
   context.random = &random;
   context.sequence.rotary_table = rotary_table_;
+  context.sequence.local_rotary_table = local_rotary_table_;
   if (input.document_starts.defined()) {
     context.sequence.document_starts = input.document_starts.to(stream_);
   }

@@ -65,6 +65,7 @@ class GptModel : public Model {
   ContextParallel cp_;
   uint64_t embedding_site_;
   Tensor rotary_table_;
+  Tensor local_rotary_table_;  // of layers with a window and rotary_base_local
 
   // A group of its own, so that names read embedding.<part>.
   struct EmbeddingParts final : Module {
