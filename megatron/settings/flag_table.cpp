@@ -11,6 +11,7 @@
 #include "megatron/core/number_text.h"
 #include "megatron/core/printable.h"
 #include "megatron/settings/edit_distance.h"
+#include "megatron/settings/layer_pattern.h"
 #include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron {
@@ -147,6 +148,17 @@ ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::str
       if (found != flag.choices.end()) return words.front();
       return reject(words.front(), fmt::format("must be one of {}", fmt::join(flag.choices, ", ")));
     }
+    case FlagType::kFloats:
+      for (const std::string& word : words) {
+        const auto number = number_of(word);
+        if (!number || !std::isfinite(*number)) return reject(word, "must be a list of numbers");
+      }
+      return std::vector<std::string>(words.begin(), words.end());
+    case FlagType::kLayers: {
+      const auto pattern = layer_pattern(words.front());
+      if (pattern) return std::vector<int64_t>(pattern->begin(), pattern->end());
+      return reject(words.front(), "must be an integer, or a list such as ([1]*3+[0]*1)*2");
+    }
     case FlagType::kInts: {
       std::vector<int64_t> numbers;
       for (const std::string& word : words) {
@@ -178,6 +190,36 @@ struct AssignTo {
     const auto* numbers = std::get_if<std::vector<int64_t>>(&value);
     if (numbers == nullptr || !numbers->empty()) return false;
     return field->clear(), true;
+  }
+  bool operator()(std::vector<double>* field) const {
+    std::vector<double> numbers;
+    if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+      for (const std::string& text : *texts) {
+        const auto number = number_of(text);
+        if (!number) return false;
+        numbers.push_back(*number);
+      }
+    } else if (const auto* whole = std::get_if<std::vector<int64_t>>(&value)) {
+      numbers.assign(whole->begin(), whole->end());
+    } else {
+      double number = 0.0;
+      if (!(*this)(&number)) return false;
+      numbers = {number};
+    }
+    *field = std::move(numbers);
+    return true;
+  }
+  bool operator()(std::vector<int>* field) const {
+    if (const auto* numbers = std::get_if<std::vector<int64_t>>(&value)) {
+      return field->assign(numbers->begin(), numbers->end()), true;
+    }
+    if (const auto* number = std::get_if<int64_t>(&value)) {
+      return *field = {static_cast<int>(*number)}, true;
+    }
+    const auto* text = std::get_if<std::string>(&value);
+    const auto pattern = text != nullptr ? layer_pattern(*text) : std::nullopt;
+    if (pattern) *field = *pattern;
+    return pattern.has_value();
   }
   bool operator()(double* field) const {
     if (const auto* number = std::get_if<double>(&value)) return *field = *number, true;
@@ -213,6 +255,14 @@ struct ValueIn {
   }
   ArgValue operator()(std::optional<double>* field) const {
     return field->has_value() ? ArgValue(**field) : ArgValue();
+  }
+  ArgValue operator()(std::vector<double>* field) const {
+    std::vector<std::string> texts;
+    for (const double number : *field) texts.push_back(fmt::format("{}", number));
+    return field->empty() ? ArgValue() : ArgValue(texts);
+  }
+  ArgValue operator()(std::vector<int>* field) const {
+    return field->empty() ? ArgValue() : std::vector<int64_t>(field->begin(), field->end());
   }
   ArgValue operator()(const ChoiceField& field) const {
     const int number = field.get();
@@ -296,6 +346,10 @@ std::string_view name_of(FlagType type) {
       return "INT...";
     case FlagType::kTexts:
       return "TEXT...";
+    case FlagType::kFloats:
+      return "NUMBER...";
+    case FlagType::kLayers:
+      return "LAYERS";
   }
   throw InternalError("name_of: unknown flag type");
 }
@@ -400,6 +454,18 @@ Flag& FlagTable::add_later_entry(std::string_view names, FlagType type, ArgMap& 
       add_entry(names, type, map, std::move(fallback), std::move(help), std::move(missing_feature));
   flag.is_listed = false;
   return flag;
+}
+
+Flag& FlagTable::add_choice(std::string_view names, ChoiceField field, std::string help) {
+  return add_row(names, FlagType::kChoice, std::move(field), std::move(help));
+}
+Flag& FlagTable::add_bool(std::string_view names, std::optional<bool>& field, std::string help) {
+  constexpr int kNone = -1;
+  return add_choice(names,
+                    {.set = [&field](int value) { field = value != 0; },
+                     .get = [&field] { return field.has_value() ? int{*field} : kNone; },
+                     .values = {{"true", 1}, {"false", 0}}},
+                    std::move(help));
 }
 
 Flag& FlagTable::add_removed(std::string_view names, FlagType type, std::string remedy) {

@@ -28,6 +28,8 @@ enum class FlagType {
   kChoice,  // one of a list of words
   kInts,    // the arguments up to the next flag
   kTexts,
+  kFloats,
+  kLayers,  // a number of each layer, or one number (layer_pattern.h)
 };
 
 // The effect of giving a flag.
@@ -58,9 +60,9 @@ struct MapEntry {
   std::string key;
 };
 
-using FlagField =
-    std::variant<bool*, int64_t*, double*, std::optional<double>*, std::string*,
-                 std::vector<int64_t>*, std::vector<std::string>*, ChoiceField, MapEntry>;
+using FlagField = std::variant<bool*, int64_t*, double*, std::optional<double>*, std::string*,
+                               std::vector<int64_t>*, std::vector<std::string>*,
+                               std::vector<double>*, std::vector<int>*, ChoiceField, MapEntry>;
 
 // One row: a flag, its field, and its text in --help. The setters return the row, so that a
 // declaration reads as one sentence.
@@ -111,7 +113,9 @@ struct Flag {
   Flag& nickname(std::vector<std::string>);  // for "--tp", `did you mean ...?` suggests this flag
 
   bool takes_value() const { return type != FlagType::kSwitch && type != FlagType::kOff; }
-  bool takes_list() const { return type == FlagType::kInts || type == FlagType::kTexts; }
+  bool takes_list() const {
+    return type == FlagType::kInts || type == FlagType::kTexts || type == FlagType::kFloats;
+  }
 };
 
 // Maximum value of flags for threads.
@@ -158,6 +162,8 @@ class FlagTable {
   Flag& add_switch(std::string_view names, bool& field, std::string help);
   Flag& add_off(std::string_view names, bool& field, std::string help);
   Flag& add_bool(std::string_view names, bool& field, std::string help);
+  // true or false; the field is without a value, and shows as None, unless the flag is given.
+  Flag& add_bool(std::string_view names, std::optional<bool>& field, std::string help);
 
   template <class Enum>
   Flag& add_choice(std::string_view names, Enum& field,
@@ -168,8 +174,9 @@ class FlagTable {
     for (const auto& [name, value] : values) {
       choice.values.emplace_back(name, static_cast<int>(value));
     }
-    return add_row(names, FlagType::kChoice, std::move(choice), std::move(help));
+    return add_choice(names, std::move(choice), std::move(help));
   }
+  Flag& add_choice(std::string_view names, ChoiceField field, std::string help);
 
   // A flag without a field: its value is in `map` from the start. It has no effect, or is refused
   // if `missing_feature` names a feature.
@@ -211,6 +218,8 @@ class FlagTable {
   static FlagType value_type_of(const std::string&) { return FlagType::kText; }
   static FlagType value_type_of(const std::vector<int64_t>&) { return FlagType::kInts; }
   static FlagType value_type_of(const std::vector<std::string>&) { return FlagType::kTexts; }
+  static FlagType value_type_of(const std::vector<double>&) { return FlagType::kFloats; }
+  static FlagType value_type_of(const std::vector<int>&) { return FlagType::kLayers; }
 
   Flag& add_row(std::string_view names, FlagType type, FlagField field, std::string help);
   void set(const Flag& flag, std::span<const std::string> words, const std::string& typed,

@@ -131,6 +131,20 @@ int64_t LayerConfig::rotary_dim() const {
              : kv_channels;
 }
 
+namespace {
+
+// One number n that stands for more layers: each n-th.
+void expand_period(std::vector<int>& layers, int64_t num_layers) {
+  if (layers.size() != 1 || layers.front() < 1 || num_layers < 1) return;
+  const int period = layers.front();
+  layers.assign(static_cast<size_t>(num_layers), 0);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i] = (i + 1) % static_cast<size_t>(period) == 0 ? 1 : 0;
+  }
+}
+
+}  // namespace
+
 TransformerConfig resolved(TransformerConfig config) {
   if (config.num_layers == 0) config.num_layers = config.encoder_num_layers;
   if (config.encoder_num_layers == 0) config.encoder_num_layers = config.num_layers;
@@ -154,6 +168,7 @@ TransformerConfig resolved(TransformerConfig config) {
   }
   if (config.padded_vocab_size == 0) config.padded_vocab_size = config.pad_vocab_size_to;
   if (config.apply_query_key_layer_scaling) config.attention_softmax_in_fp32 = true;
+  expand_period(config.no_rope_layers, config.num_layers);
   config.retro = resolved(config.retro, config.num_layers);
   return config;
 }
@@ -502,6 +517,9 @@ void check_positions(const TransformerConfig& c, ProblemList& list) {
                fmt::format("--rotary-base-local {} must be greater than 0, with "
                            "--position-embedding-type rope",
                            c.rotary_base_local));
+  list.require(c.rotary_base_local == 0 || c.attention_window > 0,
+               "--rotary-base-local is of layers with a window and needs --window-size; add it or "
+               "remove the flag");
   list.require(
       c.learned_position_offset >= 0,
       fmt::format("--learned-position-offset {} must be at least 0", c.learned_position_offset));

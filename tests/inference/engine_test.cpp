@@ -66,6 +66,50 @@ Tokens by_full_passes(const GptModel& model, const Request& request) {
   return {tokens.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()), tokens.end()};
 }
 
+// Options of layers and logits, as models of several families have them.
+TEST(EngineOptionsTest, ModelsWithLayerOptionsDrawWhatFullPassesDraw) {
+  if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
+  use_device(stream_under_test().device);
+  using P = PositionEmbedding;
+  const std::pair<P, void (*)(TransformerConfig&)> models[] = {
+      {P::kRope,
+       [](TransformerConfig& c) {
+         c.norm_placement = NormPlacement::kAfter;
+         c.normalization = Normalization::kRmsNorm;
+         c.qk_layernorm = c.qk_layernorm_of_projection = true;
+         c.no_rope_layers = {0, 1};
+       }},
+      {P::kRope,
+       [](TransformerConfig& c) {
+         c.norm_placement = NormPlacement::kBoth;
+         c.normalization = Normalization::kRmsNorm;
+         c.apply_layernorm_1p = true;
+         c.embedding_multiplier = 2;
+         c.final_logit_softcapping = 3;
+       }},
+      {P::kLearnedAbsolute,
+       [](TransformerConfig& c) {
+         c.learned_position_offset = 2;
+         c.residual_multiplier = 0.5;
+         c.logits_multiplier = 0.5;
+       }},
+      {P::kAlibi, [](TransformerConfig& c) {
+         c.alibi_before_scaling = true;
+         c.parallel_residual = c.parallel_residual_shares_norm = true;
+         c.add_norm_bias = false;
+         c.untie_embeddings_and_output_weights = c.add_output_bias = true;
+       }}};
+  for (size_t i = 0; i < std::size(models); ++i) {
+    SCOPED_TRACE(i);
+    const auto& [positions, change] = models[i];
+    const auto model = tiny_gpt(positions, stream_under_test(), DType::kFloat32, 32, change);
+    for (const Tokens& prompt : kPrompts) {
+      const Request request = request_of(prompt);
+      EXPECT_EQ(alone(*model, request), by_full_passes(*model, request));
+    }
+  }
+}
+
 class EngineTest : public testing::TestWithParam<PositionEmbedding> {
  protected:
   void SetUp() override {

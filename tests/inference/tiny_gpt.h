@@ -10,7 +10,8 @@ namespace megatron {
 // Two layers, 37 tokens, 64 positions, weights so large that the tokens differ in probability.
 inline std::unique_ptr<GptModel> tiny_gpt(
     PositionEmbedding positions = PositionEmbedding::kLearnedAbsolute, Stream stream = {},
-    DType dtype = DType::kFloat32, int64_t hidden_size = 32) {
+    DType dtype = DType::kFloat32, int64_t hidden_size = 32,
+    void (*change)(TransformerConfig& config) = nullptr) {
   TransformerConfig config;
   config.num_layers = 2;
   config.hidden_size = hidden_size;
@@ -24,6 +25,7 @@ inline std::unique_ptr<GptModel> tiny_gpt(
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
   config.params_dtype = dtype;
+  if (change != nullptr) change(config);
   auto model = std::make_unique<GptModel>(resolved(config), stream);
   initialize(*model, 5);
   return model;

@@ -1,5 +1,6 @@
 #include "megatron/ops/bias_activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -40,6 +41,14 @@ double defined(Activation activation, double x, double x2) {
       return x * x2 / (1 + std::exp(-x2));
     case Activation::kGegluTanh:
       return x * gelu_tanh(x2);
+    case Activation::kGegluTanhFirst:
+      return gelu_tanh(x) * x2;
+    case Activation::kQuickGeglu:
+      return x / (1 + std::exp(-1.702 * x)) * x2;
+    case Activation::kClampedQuickGeglu: {
+      const double gate = std::min(x, 7.0);
+      return gate / (1 + std::exp(-1.702 * gate)) * (1 + std::clamp(x2, -7.0, 7.0));
+    }
   }
   return NAN;
 }
@@ -61,10 +70,15 @@ Tensor expected(const std::vector<Tensor>& in, Activation activation) {
   return y;
 }
 
-// Values at least 0.1 away from 0, where ReLU has a kink, so that differences are sound.
-Tensor away_from_zero(const Shape& shape, uint64_t seed) {
-  Tensor x = random_normal(shape, {.seed = seed, .stddev = 1.5f});
-  for (float& value : x.span<float>()) value += std::copysign(0.1f, value);
+// Values at least 0.1 away from a kink of the activation, so that differences are sound: ReLU's at
+// 0, and those of the clamp at -7 and 7, beyond which are a tenth of the values.
+Tensor away_from_kinks(const Shape& shape, Activation activation, uint64_t seed) {
+  const bool is_clamped = activation == Activation::kClampedQuickGeglu;
+  Tensor x = random_normal(shape, {.seed = seed, .stddev = is_clamped ? 4.5f : 1.5f});
+  for (float& value : x.span<float>()) {
+    const float kink = std::abs(value) > 3.5f ? std::copysign(7.0f, value) : 0.0f;
+    value += std::copysign(0.1f, value - (is_clamped ? kink : 0.0f));
+  }
   return x;
 }
 
@@ -74,7 +88,7 @@ class BiasActivationTest : public testing::TestWithParam<Activation> {
     const Activation activation = GetParam();
     const int64_t width = y_shape[-1] * (is_gated(activation) ? 2 : 1);
     OpCase c{.name = "bias_activation " + y_shape.str(),
-             .inputs = {away_from_zero(y_shape.with(-1, width), 1)},
+             .inputs = {away_from_kinks(y_shape.with(-1, width), activation, 1)},
              .op =
                  [=](const auto& in) {
                    return bias_activation(in[0], has_bias ? in[1] : Variable(), activation);
@@ -120,7 +134,9 @@ INSTANTIATE_TEST_SUITE_P(Activations, BiasActivationTest,
                                          Activation::kGeluOnnx, Activation::kSquaredRelu,
                                          Activation::kRelu, Activation::kSwiglu, Activation::kGeglu,
                                          Activation::kLiglu, Activation::kReglu,
-                                         Activation::kSwigluSecond, Activation::kGegluTanh));
+                                         Activation::kSwigluSecond, Activation::kGegluTanh,
+                                         Activation::kGegluTanhFirst, Activation::kQuickGeglu,
+                                         Activation::kClampedQuickGeglu));
 
 TEST(BiasActivationErrorTest, RefusesAnOddWidthForGatedActivations) {
   const Variable x(random_normal({2, 5}, {.seed = 1}));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,15 @@ struct Whole {
                         {.seed = 1, .dtype = dtype})),
         weight(random_normal({kColumns, kVocabularyLossHidden}, {.seed = 2, .dtype = dtype})),
         bias(random_normal({kColumns}, {.seed = 3, .dtype = dtype})) {}
-  VocabularyProduct product() const { return product_of(copied(x), weight, bias); }
+  float multiplier = 1;
+  float cap = 0;
+
+  VocabularyProduct product() const { return changed(product_of(copied(x), weight, bias)); }
+  VocabularyProduct changed(VocabularyProduct product) const {
+    product.multiplier = multiplier;
+    product.cap = cap;
+    return product;
+  }
 };
 
 LossTargets targets(float smoothing = 0, bool has_divisor = false) {
@@ -108,8 +117,7 @@ TEST(VocabularyLossTest, OnePieceHasTheBitsOfAllLogits) {
   }
 }
 
-TEST(VocabularyLossTest, GradientsAreDifferencesOfTheLoss) {
-  const Whole whole;
+void expect_gradients_are_differences(const Whole& whole) {
   const Tensor seed = seed_of(1);
   const VocabularyProduct product = whole.product();
   backward(
@@ -134,13 +142,47 @@ TEST(VocabularyLossTest, GradientsAreDifferencesOfTheLoss) {
   expect_differences(&Whole::bias, product.bias.grad(), 0.5f);
 }
 
+TEST(VocabularyLossTest, GradientsAreDifferencesOfTheLoss) {
+  expect_gradients_are_differences(Whole());
+}
+
+TEST(VocabularyLossTest, GradientsOfMultipliedAndCappedLogits) {
+  Whole whole;
+  whole.multiplier = 0.25f;
+  expect_gradients_are_differences(whole);
+  whole.cap = 1.5f;
+  expect_gradients_are_differences(whole);
+}
+
+TEST(VocabularyLossTest, LogitsAreMultipliedThenCapped) {
+  Whole whole;
+  const Tensor plain = logits_of(whole.product(), {}).data();
+  whole.multiplier = 0.25f;
+  whole.cap = 1.5f;
+  const Tensor capped = logits_of(whole.product(), {}).data();
+  Tensor want = copied(plain);
+  for (float& logit : want.span<float>()) logit = 1.5f * std::tanh(logit * 0.25f / 1.5f);
+  expect_close(capped, want, Tolerance{1e-6, 1e-6}, "logits");
+
+  // Pieces, one loss of all logits, and no gradients.
+  const Tensor seed = seed_of(1);
+  const float all = vocabulary_loss(whole.product(), targets(), {}).data().item();
+  const int64_t bytes = bytes_of(5, kColumns, DType::kFloat32);
+  EXPECT_NEAR(vocabulary_loss(whole.product(), targets(), {}, seed, bytes).data().item(), all,
+              1e-6);
+  const NoGrad no_grad;
+  EXPECT_NEAR(vocabulary_loss(whole.product(), targets(), {}, {}, bytes).data().item(), all, 1e-6);
+}
+
 // Parameters: ranks, and whether the sequence is divided among them.
 class VocabularyLossRanksTest : public testing::TestWithParam<std::pair<int, bool>> {};
 
 TEST_P(VocabularyLossRanksTest, RanksComputeWhatOneComputes) {
   const int ranks = GetParam().first;
   const bool sequence_parallel = GetParam().second;
-  const Whole whole;
+  Whole whole;
+  whole.multiplier = 0.5f;
+  whole.cap = 2;
   const Tensor seed = seed_of(3);
   const VocabularyProduct want = whole.product();
   const Variable want_loss = vocabulary_loss(want, targets(0.1f), {}, seed);
@@ -149,8 +191,8 @@ TEST_P(VocabularyLossRanksTest, RanksComputeWhatOneComputes) {
   comm::run_ranks(ranks, [&](const comm::Group& group) {
     const TensorParallel tp{.group = group, .sequence_parallel = sequence_parallel};
     const auto part_of = [&](const Tensor& x) { return shard_of(x, tp.sharding(0)); };
-    const VocabularyProduct mine =
-        product_of(own_slice(whole.x, tp), part_of(whole.weight), part_of(whole.bias));
+    const VocabularyProduct mine = whole.changed(
+        product_of(own_slice(whole.x, tp), part_of(whole.weight), part_of(whole.bias)));
     const Variable loss = vocabulary_loss(mine, targets(0.1f), tp, seed,
                                           bytes_of(5, kColumns / tp.size(), DType::kFloat32));
     expect_close(loss.data(), want_loss.data(), Tolerance{1e-6, 1e-6}, "loss");

@@ -245,6 +245,43 @@ TEST_F(LayoutTest, SharedGroupsAndNormedHeadsTrainAsOneRank) {
   }
 }
 
+// Options of layers, as the models that have them put them together.
+TEST_F(LayoutTest, LayerOptionsTrainAsOneRank) {
+  const std::pair<const char*, Flags> models[] = {
+      {"olmo2", model(true)
+                    .with("--norm-placement", "after")
+                    .with("--qk-layernorm")
+                    .with("--qk-layernorm-of-projection")},
+      {"gemma2", model(true)
+                     .with("--norm-placement", "both")
+                     .with("--apply-layernorm-1p")
+                     .with("--embedding-multiplier", "3.3")
+                     .with("--final-logit-softcapping", "2")},
+      {"gptj", model(false)
+                   .with("--parallel-residual")
+                   .with("--parallel-residual-shares-norm")
+                   .with("--attention-bias", "false")
+                   .with("--untie-embeddings-and-output-weights")
+                   .with("--add-output-bias")},
+      {"cohere", model(false)
+                     .with("--disable-norm-bias")
+                     .with("--learned-position-offset", "2")
+                     .with("--residual-multiplier", "0.5")
+                     .with("--logits-multiplier", "0.5")}};
+  const Layout layouts[] = {{.tp = 2, .sequence_parallel = true},
+                            {.pp = 2},
+                            {.tp = 2, .pp = 2, .dp = 2, .distributed_optimizer = true},
+                            {.cp = 2}};
+  for (const auto& [name, flags] : models) {
+    const Flags short_run = flags.with("--eval-iters", "0").with("--train-iters", "5");
+    const std::vector<Metrics> want = trained(short_run, {}, std::string(name) + "_one");
+    for (const Layout& layout : layouts) {
+      const std::string run = std::string(name) + "_" + name_of(layout);
+      expect_equal(trained(short_run, layout, run), want, run);
+    }
+  }
+}
+
 TEST_F(LayoutTest, ACheckpointOfSharedGroupsIsGoneOnFrom) {
   const Flags flags = model(true).with("--num-query-groups", "1").with("--qk-layernorm");
   const std::vector<Metrics> want = trained(flags, {}, "straight");

@@ -87,6 +87,25 @@ TEST_F(ParallelInferenceTest, RanksShareAGroup) {
   expect_as_one_rank(saved, {{.tp = 2}, {.tp = 4}});
 }
 
+TEST_F(ParallelInferenceTest, LayersHaveOptions) {
+  const std::filesystem::path saved = path("save");
+  train(llama_style(golden_flags())
+            .with("--norm-placement", "both")
+            .with("--qk-layernorm")
+            .with("--qk-layernorm-of-projection")
+            .with("--residual-multiplier", "0.5")
+            .with("--embedding-multiplier", "4")
+            .with("--logits-multiplier", "0.5")
+            .with("--final-logit-softcapping", "4")
+            .with("--no-rope-freq", "[0,1]")
+            .with("--add-output-bias")
+            .with("--eval-iters", "0")
+            .with("--train-iters", "6")
+            .with("--save", saved.string())
+            .with("--save-interval", "20"));
+  expect_as_one_rank(saved, {{.tp = 2}, {.pp = 2}});
+}
+
 TEST_F(ParallelInferenceTest, ManyTextsComeAndGo) {
   expect_many_texts_as_one_rank(golden("hf/llama-gqa"), {.tp = 2});
 }

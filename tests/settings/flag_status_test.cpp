@@ -28,7 +28,11 @@ std::vector<std::string> example_of(const Flag& flag) {
     case FlagType::kInts:
       words.emplace_back("3");
       break;
+    case FlagType::kLayers:
+      words.emplace_back("2");
+      break;
     case FlagType::kFloat:
+    case FlagType::kFloats:
       words.emplace_back("0.75");
       break;
     case FlagType::kText:

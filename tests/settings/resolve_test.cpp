@@ -26,20 +26,25 @@ struct ActivationCase {
 };
 
 TEST(ResolveTest, ActivationFollowsTheFlags) {
-  for (const auto& [flags, want] :
-       std::vector<ActivationCase>{{"", Activation::kGeluTanh},
-                                   {"--no-bias-gelu-fusion", Activation::kGeluErf},
-                                   {"--disable-bias-linear", Activation::kGeluErf},
-                                   {"--openai-gelu --no-bias-gelu-fusion", Activation::kGeluTanh},
-                                   {"--onnx-safe 1", Activation::kGeluOnnx},
-                                   {"--squared-relu", Activation::kSquaredRelu},
-                                   {"--swiglu", Activation::kSwiglu},
-                                   {"--glu-activation geglu", Activation::kGeglu},
-                                   {"--glu-activation liglu", Activation::kLiglu},
-                                   {"--glu-activation reglu", Activation::kReglu},
-                                   {"--glu-activation swiglu", Activation::kSwigluSecond},
-                                   {"--glu-activation geglu_tanh", Activation::kGegluTanh},
-                                   {"--relu", Activation::kRelu}}) {
+  for (const auto& [flags, want] : std::vector<ActivationCase>{
+           {"", Activation::kGeluTanh},
+           {"--no-bias-gelu-fusion", Activation::kGeluErf},
+           {"--disable-bias-linear", Activation::kGeluErf},
+           {"--openai-gelu --no-bias-gelu-fusion", Activation::kGeluTanh},
+           {"--onnx-safe 1", Activation::kGeluOnnx},
+           {"--squared-relu", Activation::kSquaredRelu},
+           {"--swiglu", Activation::kSwiglu},
+           {"--glu-activation geglu", Activation::kGeglu},
+           {"--glu-activation liglu", Activation::kLiglu},
+           {"--glu-activation reglu", Activation::kReglu},
+           {"--glu-activation swiglu", Activation::kSwigluSecond},
+           {"--glu-activation geglu_tanh", Activation::kGegluTanh},
+           {"--glu-activation geglu_tanh_first", Activation::kGegluTanhFirst},
+           {"--quick-geglu", Activation::kQuickGeglu},
+           {"--quick-geglu --glu-linear-offset 1 "
+            "--activation-func-clamp-value 7",
+            Activation::kClampedQuickGeglu},
+           {"--relu", Activation::kRelu}}) {
     const TransformerConfig config =
         parsed(std::string("--ffn-hidden-size 16 ") + flags).transformer;
     EXPECT_EQ(config.activation, want) << flags;

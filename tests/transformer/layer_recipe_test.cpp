@@ -8,13 +8,18 @@ namespace megatron {
 namespace {
 
 // "input_layernorm self_attention | ...": the branches of a layer in their order, with "x" before a
-// norm that reads the input of the layer and "+norm" behind a part that is added to its norm.
+// norm that reads the input of the layer, "norm" before a part that reads the first norm's output
+// and "+norm" behind a part that is added to its norm.
 std::string branches_of(const LayerRecipe& recipe) {
   std::ostringstream text;
   for (const BranchRecipe& branch : recipe.branches) {
     text << (text.tellp() > 0 ? " | " : "")
-         << (branch.input == BranchInput::kLayerInput ? "x " : "") << branch.norm << " "
-         << branch.name << (branch.residual_is_normed ? " +norm" : "");
+         << (branch.input == BranchInput::kLayerInput  ? "x "
+             : branch.input == BranchInput::kFirstNorm ? "norm "
+                                                       : "")
+         << branch.norm << (branch.norm.empty() ? "" : " ") << branch.name
+         << (branch.post_norm.empty() ? "" : " ") << branch.post_norm
+         << (branch.residual_is_normed ? " +norm" : "");
   }
   return text.str();
 }
@@ -32,6 +37,14 @@ const LayerKind kLayerKinds[] = {
      "input_layernorm self_attention | pre_mlp_layernorm mlp"},
     {"neox", kDecoder, [](TransformerConfig& c) { c.parallel_residual = true; },
      "input_layernorm self_attention | x pre_mlp_layernorm mlp"},
+    {"gptj", kDecoder,
+     [](TransformerConfig& c) { c.parallel_residual = c.parallel_residual_shares_norm = true; },
+     "input_layernorm self_attention | norm mlp"},
+    {"olmo2", kDecoder, [](TransformerConfig& c) { c.norm_placement = NormPlacement::kAfter; },
+     "self_attention post_self_attn_layernorm | mlp post_mlp_layernorm"},
+    {"gemma2", kDecoder, [](TransformerConfig& c) { c.norm_placement = NormPlacement::kBoth; },
+     "input_layernorm self_attention post_self_attn_layernorm | "
+     "pre_mlp_layernorm mlp post_mlp_layernorm"},
     {"bert", kEncoder, [](TransformerConfig&) {},
      "input_layernorm self_attention | pre_mlp_layernorm mlp"},
     {"post_layernorm_residual", kEncoder,
@@ -56,6 +69,20 @@ TEST_P(LayerKindTest, HasItsBranches) {
 
 INSTANTIATE_TEST_SUITE_P(Stacks, LayerKindTest, testing::ValuesIn(kLayerKinds),
                          [](const auto& one) { return std::string(one.param.name); });
+
+TEST(LayerRecipeTest, LayersMayLeaveOutRotation) {
+  TransformerConfig c = tiny_config();
+  c.num_layers = 4;
+  c.position_embedding_type = PositionEmbedding::kRope;
+  c.no_rope_layers = {2};
+  c = resolved(c);
+  EXPECT_EQ(c.no_rope_layers, (std::vector<int>{0, 1, 0, 1}));
+  for (int64_t layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(layer_recipe(c, kDecoder, layer).config.position_embedding_type,
+              layer % 2 == 0 ? PositionEmbedding::kRope : PositionEmbedding::kNone)
+        << layer;
+  }
+}
 
 // The layers of a stack that compute in FP8, "-" for those in 16 bits.
 std::string layers_in_fp8(const TransformerConfig& c, const Stack& stack, int64_t num_layers) {

@@ -1,6 +1,8 @@
 #include "megatron/transformer/layer_recipe.h"
 
 #include "megatron/core/error.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
 #include "tests/ops/op_case.h"
 #include "tests/transformer/tiny_stack.h"
 
@@ -64,6 +66,107 @@ TEST(TransformerLayerTest, NormedQueriesAndKeysHaveTheRightGradients) {
   }
 }
 
+// Changes of a decoder's layer.
+const std::vector<std::pair<const char*, void (*)(TransformerConfig&)>> kOptions = {
+    {"olmo2",
+     [](TransformerConfig& c) {
+       c.norm_placement = NormPlacement::kAfter;
+       c.normalization = Normalization::kRmsNorm;
+       c.qk_layernorm = c.qk_layernorm_of_projection = true;
+     }},
+    {"gemma2",
+     [](TransformerConfig& c) {
+       c.norm_placement = NormPlacement::kBoth;
+       c.normalization = Normalization::kRmsNorm;
+       c.apply_layernorm_1p = true;
+       c.activation = Activation::kGegluTanhFirst;
+     }},
+    {"gptj",
+     [](TransformerConfig& c) {
+       c.parallel_residual = c.parallel_residual_shares_norm = true;
+       c.add_attention_bias = false;
+     }},
+    {"cohere",
+     [](TransformerConfig& c) {
+       c.parallel_residual = c.parallel_residual_shares_norm = true;
+       c.add_norm_bias = c.add_bias_linear = false;
+     }},
+    {"granite", [](TransformerConfig& c) { c.residual_multiplier = 0.25; }},
+};
+
+TEST(TransformerLayerTest, OptionsHaveTheRightGradients) {
+  for (const auto& [name, change] : kOptions) {
+    SCOPED_TRACE(name);
+    TransformerConfig c = small_layer();
+    change(c);
+    check_layer(c, kDecoder, {random_hidden(5, 8, 1)},
+                [](ForwardContext&, const std::vector<Variable>&) {});
+  }
+}
+
+// A part of a layer that doubles, and adds a bias of 1.
+class Doubled final : public LayerPart {
+ public:
+  BiasedOutput forward(const Variable& x, const ForwardContext&) const override {
+    return {scale(x, 2), Variable(full({x.size(-1)}, 1, DType::kFloat32, Stream{}))};
+  }
+};
+
+ResidualBranch doubled_branch(const char* name, bool has_norm, bool has_post_norm) {
+  const auto norm_if = [](bool has_it) {
+    return has_it ? std::make_unique<Norm>(8, Norm::Kind::kRmsNorm, NormOptions{}, Placement{})
+                  : nullptr;
+  };
+  return {.norm_name = std::string(name) + "_norm",
+          .norm = norm_if(has_norm),
+          .name = name,
+          .part = std::make_unique<Doubled>(),
+          .post_norm_name = std::string(name) + "_post_norm",
+          .post_norm = norm_if(has_post_norm)};
+}
+
+// The layer of these branches, and its sum in plain operations.
+Tensor layer_output(std::vector<ResidualBranch> branches, const Variable& x) {
+  const TransformerLayer layer(std::move(branches), {});
+  initialize(layer, 1);
+  RandomState random(1);
+  ForwardContext context;
+  context.random = &random;
+  return computed(layer.forward({.residual = x}, context)).data();
+}
+
+TEST(TransformerLayerTest, BranchesAddUpAsTheirRecipeSays) {
+  const Variable x(random_hidden(3, 8, 1));
+  const Variable ones(full({8}, 1, DType::kFloat32, Stream{}));
+  const auto norm = [&](const Variable& v) { return rms_norm(v, ones, {}); };
+  const auto part = [&](const Variable& v) {
+    return bias_dropout_add(scale(v, 2), ones, Variable(), {});
+  };
+
+  std::vector<ResidualBranch> after;
+  after.push_back(doubled_branch("a", false, true));
+  after.push_back(doubled_branch("b", false, true));
+  after.back().multiplier = 0.5f;
+  const Variable x1 = add(x, norm(part(x)));
+  const Variable want_after = add(x1, scale(norm(part(x1)), 0.5f));
+  expect_close(layer_output(std::move(after), x), want_after.data(), Tolerance{1e-6, 1e-6},
+               "after");
+
+  std::vector<ResidualBranch> both;
+  both.push_back(doubled_branch("a", true, true));
+  const Variable want_both = add(x, norm(part(norm(x))));
+  expect_close(layer_output(std::move(both), x), want_both.data(), Tolerance{1e-6, 1e-6}, "both");
+
+  std::vector<ResidualBranch> shared;
+  shared.push_back(doubled_branch("a", true, false));
+  shared.push_back(doubled_branch("b", false, false));
+  shared.back().input = BranchInput::kFirstNorm;
+  shared.back().multiplier = 3;
+  const Variable want_shared = add(add(x, part(norm(x))), scale(part(norm(x)), 3));
+  expect_close(layer_output(std::move(shared), x), want_shared.data(), Tolerance{1e-6, 1e-6},
+               "shared");
+}
+
 TEST(TransformerLayerTest, EncoderWithPaddingAndRelativeBiasHasTheRightGradients) {
   check_layer(small_layer(), kEncoder, {random_hidden(5, 8, 1), random_normal({2, 9}, {.seed = 2})},
               [](ForwardContext& context, const std::vector<Variable>& in) {
@@ -104,6 +207,21 @@ TEST(TransformerLayerTest, PartsHaveMegatronCoresNames) {
                 "cross_attention.linear_q.weight", "cross_attention.linear_kv.weight",
                 "cross_attention.linear_proj.weight", "pre_mlp_layernorm.weight",
                 "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"}));
+}
+
+TEST(TransformerLayerTest, OptionsHaveTheirParameters) {
+  TransformerConfig c = small_layer();
+  c.norm_placement = NormPlacement::kBoth;
+  c.add_norm_bias = false;
+  c.add_attention_bias = false;
+  c.add_qkv_bias = true;
+  EXPECT_EQ(names_of(*layer_of(c, kDecoder, 0)),
+            (std::vector<std::string>{
+                "input_layernorm.weight", "self_attention.linear_qkv.weight",
+                "self_attention.linear_qkv.bias", "self_attention.linear_proj.weight",
+                "post_self_attn_layernorm.weight", "pre_mlp_layernorm.weight",
+                "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight",
+                "mlp.linear_fc2.bias", "post_mlp_layernorm.weight"}));
 }
 
 TEST(TransformerLayerTest, CrossAttentionRefusesWhatItCannotDo) {

@@ -104,6 +104,27 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--rope-scaling-factor", c.rope_scaling_factor, "Factor of --use-rope-scaling.")
       .architecture();
   flags
+      .add_optional("--rotary-base-local", c.rotary_base_local,
+                    "Base of the rotary frequencies of layers with a window, without scaling, "
+                    "like Gemma 3.")
+      .not_zero()
+      .architecture();
+  flags
+      .add("--no-rope-freq", c.no_rope_layers,
+           "Layers without rotary positions: each N-th, or a list with 1 for each such layer, "
+           "as in ([0]*3+[1])*2.")
+      .architecture()
+      .becomes("no_rope_layers");
+  flags
+      .add("--learned-position-offset", c.learned_position_offset,
+           "Row of the position table of a text's first token; 2 for OPT.")
+      .architecture();
+  flags
+      .add_switch("--alibi-before-scaling", c.alibi_before_scaling,
+                  "Add the bias of --position-embedding-type alibi before scores are scaled, like "
+                  "Falcon.")
+      .architecture();
+  flags
       .add("--relative-attention-num-buckets", c.relative_attention_num_buckets,
            "Buckets of --position-embedding-type relative.")
       .architecture()
@@ -140,8 +161,24 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_switch("--apply-layernorm-1p", c.apply_layernorm_1p, "Store the norms' weights minus 1.")
       .architecture(FromCheckpoint::kAlways);
   flags
+      .add_off("--disable-norm-bias -> add_norm_bias", c.add_norm_bias,
+               "LayerNorm without a bias, like MPT and Cohere.")
+      .architecture();
+  flags
+      .add_choice("--norm-placement", c.norm_placement,
+                  {{"before", NormPlacement::kBefore},
+                   {"after", NormPlacement::kAfter},
+                   {"both", NormPlacement::kBoth}},
+                  "Norms before attention and MLP, after them like OLMo 2, or both like Gemma 2.")
+      .architecture();
+  flags
       .add_switch("--qk-layernorm", c.qk_layernorm,
                   "Normalize queries and keys of each head before rotation.")
+      .architecture();
+  flags
+      .add_switch("--qk-layernorm-of-projection", c.qk_layernorm_of_projection,
+                  "With --qk-layernorm, normalize the queries of all heads together, and the "
+                  "keys, like OLMo 2.")
       .architecture();
   flags
       .add_switch("--embed-layernorm", c.embed_layernorm,
@@ -150,6 +187,28 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--parallel-residual", c.parallel_residual,
                   "Feed attention and MLP the same input and add their outputs, like GPT-NeoX.")
+      .architecture();
+  flags
+      .add_switch("--parallel-residual-shares-norm", c.parallel_residual_shares_norm,
+                  "With --parallel-residual, attention and MLP read one norm, like GPT-J.")
+      .architecture();
+  flags
+      .add("--residual-multiplier", c.residual_multiplier,
+           "Factor of the outputs of attention and MLP, like Granite.")
+      .architecture();
+  flags
+      .add("--embedding-multiplier", c.embedding_multiplier,
+           "Factor of the word embeddings, rounded to their precision, like Gemma.")
+      .architecture();
+  flags.add("--logits-multiplier", c.logits_multiplier, "Factor of the logits, like Cohere.")
+      .architecture();
+  flags
+      .add("--final-logit-softcapping", c.final_logit_softcapping,
+           "Cap c of the logits, which become c * tanh(logit / c), like Gemma 2; 0 is none.")
+      .architecture();
+  flags
+      .add_switch("--add-output-bias", c.add_output_bias,
+                  "With --untie-embeddings-and-output-weights, a bias of the logits, like GPT-J.")
       .architecture();
   flags
       .add_switch("--apply-residual-connection-post-layernorm",
@@ -178,8 +237,26 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                    {"liglu", GluActivation::kLiglu},
                    {"reglu", GluActivation::kReglu},
                    {"swiglu", GluActivation::kSwiglu},
-                   {"geglu_tanh", GluActivation::kGegluTanh}},
-                  "Gated activation of BigScience's fork; the gate is the second half.")
+                   {"geglu_tanh", GluActivation::kGegluTanh},
+                   {"geglu_tanh_first", GluActivation::kGegluTanhFirst}},
+                  "Gated activation of BigScience's fork, whose gate is the second half; or "
+                  "geglu_tanh_first, whose gate is the first, like Gemma.")
+      .architecture()
+      .becomes("activation");
+  flags
+      .add_switch("--quick-geglu", activation.quick_geglu,
+                  "Use gated x * sigmoid(1.702 x); the gate is the first half.")
+      .architecture()
+      .becomes("activation");
+  flags
+      .add("--glu-linear-offset", activation.glu_linear_offset,
+           "Added to the linear half of --quick-geglu: 1 with the clamp, like GPT-OSS.")
+      .architecture()
+      .becomes("activation");
+  flags
+      .add("--activation-func-clamp-value", activation.activation_func_clamp_value,
+           "Largest value of both halves of --quick-geglu: 7, like GPT-OSS.")
+      .none()
       .architecture()
       .becomes("activation");
   flags
@@ -214,10 +291,6 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                     "Scale of attention scores; 1 / sqrt(head size) if not given.")
       .architecture();
 
-  flags.add_later_entry("--quick-geglu", T::kSwitch, other, false, "Gated x * sigmoid(1.702 x).",
-                        "the quick-geglu activation");
-  flags.add_later_entry("--no-rope-freq", T::kText, other, none, "Layers without rotary positions.",
-                        "leaving layers without rotary positions");
   flags.add_later_entry("--window-size", T::kText, other, none, "Sliding window of attention.",
                         "sliding window attention");
   flags.add_later_entry("--window-attn-skip-freq", T::kText, other, none,

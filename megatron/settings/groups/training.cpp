@@ -105,6 +105,11 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture(FromCheckpoint::kAlways)
       .becomes("has_qkv_bias");
   flags
+      .add_bool("--attention-bias", transformer.add_attention_bias,
+                "Biases of attention's linear layers; those of all linear layers if not given.")
+      .architecture()
+      .becomes("has_qkv_bias");
+  flags
       .add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
                "Use GELU in its erf form; the fused kernel has the tanh form.")
       .architecture()
