@@ -8,7 +8,7 @@
 #include "megatron/comm/broadcast_object.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
-#include "megatron/interchange/hf/bert_config.h"
+#include "megatron/interchange/hf/class_names.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/run/collectively.h"
 #include "megatron/tasks/finetune_classifier_task.h"

@@ -40,7 +40,7 @@ struct NameRule {
 
 // A format.
 struct NameTable {
-  std::span<const NameRule> rules;
+  std::vector<NameRule> rules;
   // A prefix of all names that some files omit; reads both forms, writes the full one.
   std::string_view optional_prefix;
   // Their tensors without parameters (masks, computed tables); "{i}" as above.

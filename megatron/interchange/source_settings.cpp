@@ -97,7 +97,7 @@ ArgMap settings_of(const HfModel& model) {
   args = resolved(args, 1, problems);
   if (!problems.empty()) throw ConfigError(problems);
   ArgMap map = arg_map(args);
-  map["tokenizer_type"] = std::string(tokenizer_type_of(model.family));
+  map["tokenizer_type"] = std::string(model.family->tokenizer_type);
   const auto store = [&](const char* name, std::optional<int64_t> id) {
     if (id) map[name] = *id;
   };

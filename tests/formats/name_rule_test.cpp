@@ -187,7 +187,7 @@ TEST(NameRuleTest, FindsRulesByLayer) {
       {"layers.{i}.bias", {"h.{i}.b"}},
       {"final", {"ln"}},
   };
-  const NameTable table{kRules, "", {}};
+  const NameTable table{{std::begin(kRules), std::end(kRules)}, "", {}};
   const auto specs = [](std::vector<std::string> names) {
     std::vector<TensorSpec> found;
     for (std::string& name : names) found.push_back({std::move(name), DType::kFloat32, {2, 2}});

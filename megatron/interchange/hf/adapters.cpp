@@ -100,7 +100,7 @@ struct PeftTensors {
 };
 
 PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerConfig& config) {
-  const HfFamily family = hf_family_of(config);
+  const HfFamily& family = hf_family_of(config);
   const NameTable table = hf_names(family, config);
   const LayoutSizes sizes{config.num_attention_heads, config.num_query_groups, config.kv_channels,
                           config.counted_vocab_size()};
@@ -128,7 +128,7 @@ PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerCo
 nlohmann::ordered_json peft_config(const TransformerConfig& config,
                                    const std::set<std::string>& modules,
                                    const std::string& base_model) {
-  const bool is_transposed = hf_family_of(config) == HfFamily::kGpt2;
+  const bool is_transposed = hf_family_of(config).model_type == "gpt2";
   return {{"base_model_name_or_path", base_model},
           {"bias", "none"},
           {"fan_in_fan_out", is_transposed},

@@ -7,23 +7,17 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/interchange/hf/family.h"
 #include "megatron/transformer/config.h"
 
 // The config.json of Hugging Face models.
 namespace megatron {
 
-enum class HfFamily { kGpt2, kLlama, kMistral, kGptNeox, kBloom, kMegatronBert, kBert, kT5, kMt5 };
-// "gpt2", "llama", "mistral", "gpt_neox", "bloom", "megatron-bert", "bert", "t5",
-// "mt5": the model_type.
-std::string_view name_of(HfFamily family);
-// The usual --tokenizer-type of such models.
-std::string_view tokenizer_type_of(HfFamily family);
-
 // The problem_type of a classifier with independent classes.
 inline constexpr std::string_view kHfMarks = "multi_label_classification";
 
 struct HfModel {
-  HfFamily family = HfFamily::kGpt2;
+  const HfFamily* family = nullptr;
   // Resolved; seq_length is the model's maximum, params_dtype the dtype of the file, and
   // padded_vocab_size the vocabulary until the caller pads it.
   TransformerConfig transformer;
@@ -40,9 +34,10 @@ struct HfModel {
 };
 
 // Reads <path>/config.json, or the file `path` itself. The eos_token_id of generation_config.json
-// beside it counts instead, as in transformers. Throws IoError; FormatError for a field that is
-// missing or of the wrong kind; Unsupported, which names the field, for models that this program
-// does not support.
+// beside it counts instead, as in transformers. Warns of fields that the family does not have.
+// Throws IoError; FormatError, which names every field that is missing or of the wrong kind;
+// Unsupported, which names every field whose value this program does not support, or the families
+// that a model of an unknown model_type resembles.
 HfModel read_hf_config(const std::filesystem::path& path);
 
 // The config.json of a model; reading it gives the same model. Throws Unsupported, with all
@@ -51,6 +46,6 @@ std::string hf_config_text(const HfModel& model);
 
 // The family that fits this configuration of a model that was trained here. Throws Unsupported if
 // there is none.
-HfFamily hf_family_of(const TransformerConfig& config);
+const HfFamily& hf_family_of(const TransformerConfig& config);
 
 }  // namespace megatron

@@ -14,7 +14,7 @@
 // The weights of Hugging Face models, by tables of names and layouts.
 namespace megatron {
 
-NameTable hf_names(HfFamily family, const TransformerConfig& config);
+NameTable hf_names(const HfFamily& family, const TransformerConfig& config);
 // The model's parameters, with our names and shapes.
 std::vector<TensorSpec> hf_tensors(const HfModel& model);
 

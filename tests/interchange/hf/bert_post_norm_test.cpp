@@ -27,7 +27,7 @@ constexpr size_t kHeads = 2;
 
 HfModel small_bert() {
   HfModel model;
-  model.family = HfFamily::kBert;
+  model.family = find_hf_family("bert");
   model.vocab_size = kVocabulary;
   TransformerConfig& c = model.transformer;
   c.kind = ModelKind::kBert;

@@ -49,7 +49,7 @@ class HfConfigTest : public testing::Test {
 TEST_F(HfConfigTest, Gpt2) {
   const HfModel model = read("gpt2", {{"tie_word_embeddings", false}});
   const TransformerConfig& c = model.transformer;
-  EXPECT_EQ(model.family, HfFamily::kGpt2);
+  EXPECT_EQ(model.family->model_type, "gpt2");
   EXPECT_EQ(model.vocab_size, 131);
   EXPECT_EQ(model.eos_token_ids, std::vector<int64_t>{50256});
   EXPECT_EQ(model.pad_token_id, std::nullopt);
@@ -104,8 +104,13 @@ TEST_F(HfConfigTest, LlamaRotaryEmbeddings) {
   const json changes = {{"rope_parameters", nullptr}, {"rope_scaling", linear}};
   EXPECT_EQ(read("llama", changes).transformer.rotary_seq_len_interpolation_factor, 4);
 
+  // Constants that --use-rope-scaling does not have.
   rope["low_freq_factor"] = 2.0;
-  EXPECT_THAT(unsupported("llama", {{"rope_parameters", rope}}), HasSubstr("low_freq_factor 1"));
+  const TransformerConfig low = read("llama", {{"rope_parameters", rope}}).transformer;
+  EXPECT_FALSE(low.use_rope_scaling);
+  EXPECT_EQ(low.rope_scaling.type, RopeScalingType::kLlama3);
+  EXPECT_EQ(low.rope_scaling.low_freq_factor, 2.0);
+  EXPECT_EQ(low.rope_scaling.factor, 32.0);
   // Of two, rope_scaling alone counts. The values are those of LlamaConfig in transformers 5.23.
   json both = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e4}}},
                {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}};
@@ -117,13 +122,64 @@ TEST_F(HfConfigTest, LlamaRotaryEmbeddings) {
   EXPECT_EQ(read("llama", both).transformer.rotary_base, 9e3);
   both["rope_scaling"] = json::object();
   EXPECT_EQ(read("llama", both).transformer.rotary_base, 5e4);
-  EXPECT_THAT(unsupported("llama", {{"rope_scaling", {{"rope_type", "yarn"}}}}),
-              HasSubstr("rope_scaling is"));
-  EXPECT_THAT(unsupported("llama", {{"rope_parameters", {{"rope_type", "yarn"}}}}),
-              HasSubstr("default, linear and llama3"));
+  EXPECT_THAT(malformed("llama", {{"rope_scaling", {{"rope_type", "yarn"}}}}),
+              HasSubstr("has no factor"));
   EXPECT_THAT(
-      unsupported("llama", {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 1.5}}}}),
-      HasSubstr("whole number"));
+      unsupported("llama", {{"rope_parameters", {{"rope_type", "spiral"}, {"factor", 2.0}}}}),
+      HasSubstr("default, linear, llama3, yarn, dynamic, longrope"));
+  const json half = {{"rope_type", "linear"}, {"factor", 1.5}};
+  EXPECT_EQ(read("llama", {{"rope_parameters", half}}).transformer.rope_scaling.factor, 1.5);
+}
+
+// Of YaRN's mscale and mscale_all_dim one alone is unused in transformers 5.24.
+TEST_F(HfConfigTest, ScalingsOfRotaryEmbeddings) {
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0},     {"original_max_position_embeddings", 16},
+               {"beta_fast", 20},     {"truncate", false}, {"mscale", 0.7}};
+  const RopeScaling one = read("llama", {{"rope_scaling", yarn}}).transformer.rope_scaling;
+  EXPECT_EQ(one.type, RopeScalingType::kYarn);
+  EXPECT_EQ(one.original_max_position_embeddings, 16);
+  EXPECT_EQ(one.beta_fast, 20);
+  EXPECT_EQ(one.beta_slow, 1);
+  EXPECT_FALSE(one.truncate);
+  EXPECT_EQ(one.mscale, 1.0);
+  yarn["mscale_all_dim"] = 0.5;
+  EXPECT_EQ(read("llama", {{"rope_scaling", yarn}}).transformer.rope_scaling.mscale, 0.7);
+  const json dynamic = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  const RopeScaling grown = read("llama", {{"rope_scaling", dynamic}}).transformer.rope_scaling;
+  EXPECT_EQ(grown.original_max_position_embeddings, 64);
+  const json longrope = {
+      {"type", "su"}, {"short_factor", {1, 1, 1, 1, 1, 1}}, {"long_factor", {2, 2, 2, 2, 2, 3}}};
+  const RopeScaling apart =
+      read("llama", {{"rope_scaling", longrope}, {"original_max_position_embeddings", 32}})
+          .transformer.rope_scaling;
+  EXPECT_EQ(apart.type, RopeScalingType::kLongRope);
+  EXPECT_EQ(apart.factor, 2.0);
+  EXPECT_EQ(apart.long_factor.back(), 3.0);
+}
+
+TEST_F(HfConfigTest, NamesEveryWrongField) {
+  const std::string message = malformed("llama", {{"hidden_size", "48"}, {"rms_norm_eps", true}});
+  EXPECT_THAT(message, HasSubstr("hidden_size is \"48\", expected a size"));
+  EXPECT_THAT(message, HasSubstr("rms_norm_eps is true, expected a number"));
+}
+
+TEST_F(HfConfigTest, WarnsOfUnknownFields) {
+  testing::internal::CaptureStderr();
+  read("llama", {{"rms_norm_epz", 1e-3}, {"flavour", "sweet"}, {"use_cache", false}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("llama has no such field, which is left out: flavour is \"sweet\", "
+                              "rms_norm_epz is 0.001 (did you mean rms_norm_eps?)"));
+}
+
+TEST_F(HfConfigTest, NamesTheFamilyOfARenamedModel) {
+  EXPECT_THAT(unsupported("llama", {{"model_type", "llama-of-ours"}}),
+              HasSubstr("its architecture is that of a llama: set model_type to llama"));
+  std::filesystem::copy_file(
+      std::filesystem::path(source_path("tests/golden/hf/llama-gqa")) / "model.safetensors",
+      directory_.path() / "model.safetensors");
+  EXPECT_THAT(
+      unsupported("llama-gqa", {{"model_type", "yi"}, {"architectures", {"YiForCausalLM"}}}),
+      HasSubstr("its fields and tensors are those of a llama or a mistral: set model_type to "));
 }
 
 TEST_F(HfConfigTest, GptNeox) {
@@ -174,7 +230,7 @@ TEST_F(HfConfigTest, Bloom) {
 
 TEST_F(HfConfigTest, Mistral) {
   const json mistral = {{"model_type", "mistral"}, {"sliding_window", nullptr}};
-  EXPECT_EQ(read("llama-gqa", mistral).family, HfFamily::kMistral);
+  EXPECT_EQ(read("llama-gqa", mistral).family->model_type, "mistral");
   EXPECT_THAT(unsupported("llama", {{"model_type", "mistral"}, {"sliding_window", 32}}),
               HasSubstr("sliding_window is 32"));
 }
@@ -235,7 +291,7 @@ TEST_F(HfConfigTest, NamesTheFieldThatIsMalformed) {
 TEST_F(HfConfigTest, T5OfOtherKinds) {
   const HfModel mt5 = read(
       "t5-v1.1", {{"model_type", "mt5"}, {"vocab_size", 250112}, {"tie_word_embeddings", false}});
-  EXPECT_EQ(mt5.family, HfFamily::kMt5);
+  EXPECT_EQ(mt5.family->model_type, "mt5");
   EXPECT_EQ(mt5.vocab_size, 250112);
   EXPECT_EQ(mt5.decoder_start_token_id, 0);
   EXPECT_EQ(mt5.transformer.activation, Activation::kGegluTanh);
@@ -260,7 +316,7 @@ TEST_F(HfConfigTest, WritesWhatItReads) {
     const std::string text = hf_config_text(model);
     const HfModel again = read(text);
     EXPECT_EQ(hf_config_text(again), text);
-    EXPECT_EQ(hf_family_of(again.transformer), model.family);
+    EXPECT_EQ(&hf_family_of(again.transformer), model.family);
     EXPECT_EQ(again.transformer.rotary_base, model.transformer.rotary_base);
     EXPECT_EQ(again.transformer.rope_scaling_factor, model.transformer.rope_scaling_factor);
     EXPECT_EQ(again.transformer.rotary_percent, model.transformer.rotary_percent);

@@ -111,7 +111,7 @@ class GoldenModel {
 
  private:
   GoldenModel(const std::string& name, const HfModel& hf)
-      : names_(hf_names(hf.family, hf.transformer)),
+      : names_(hf_names(*hf.family, hf.transformer)),
         vocab_size_(hf.vocab_size),
         expected_(folder_of(name) / "expected.safetensors") {
     TransformerConfig config = hf.transformer;

@@ -116,7 +116,7 @@ TEST(HfNamesTest, GradientsOfTheReferenceFollowTheSameTable) {
   const HfModel model = read_hf_config(names_golden("gpt2"));
   const SafetensorsFile expected(names_golden("gpt2") / "expected.safetensors");
   for (const TensorMapping& tensor :
-       mapped(hf_names(model.family, model.transformer), model_tensors(model.transformer))) {
+       mapped(hf_names(*model.family, model.transformer), model_tensors(model.transformer))) {
     for (const std::string& name : tensor.theirs) {
       EXPECT_NE(expected.find("grad." + name), nullptr) << name;
       EXPECT_NE(expected.find("after3." + name), nullptr) << name;
@@ -186,30 +186,20 @@ TEST(HfNamesTest, RefusesOptionsOfOursWithoutAPlace) {
               HasSubstr("decoder.layers.0.self_attention.q_layernorm.weight"));
 }
 
-TransformerConfig config_with_six_layers(HfFamily family) {
+TransformerConfig config_with_six_layers(ModelKind kind) {
   TransformerConfig config;
   config.num_layers = 6;
   config.hidden_size = 8;
   config.num_attention_heads = 4;
   config.seq_length = 4;
   config.max_position_embeddings = 4;
-  if (family == HfFamily::kMegatronBert || family == HfFamily::kBert) {
-    config.kind = ModelKind::kBert;
-  } else if (family == HfFamily::kT5 || family == HfFamily::kMt5) {
-    config.kind = ModelKind::kT5;
-  }
+  config.kind = kind;
   return resolved(config);
 }
 
 // "MODEL LAYOUT: THEIRS = OURS" and the like, as tests/cases/hf_names.txt says.
 void expect_name(const std::string& model, const std::string& layout, const std::string& theirs,
                  const std::string& ours) {
-  const std::map<std::string, HfFamily> families = {
-      {"gpt2", HfFamily::kGpt2},       {"llama", HfFamily::kLlama},
-      {"mistral", HfFamily::kMistral}, {"gpt_neox", HfFamily::kGptNeox},
-      {"bloom", HfFamily::kBloom},     {"megatron-bert", HfFamily::kMegatronBert},
-      {"bert", HfFamily::kBert},       {"t5", HfFamily::kT5},
-      {"mt5", HfFamily::kMt5}};
   const std::map<std::string, Layout> layouts = {{"same", Layout::kSame},
                                                  {"transpose", Layout::kTranspose},
                                                  {"pad-vocab", Layout::kPadVocab},
@@ -218,8 +208,8 @@ void expect_name(const std::string& model, const std::string& layout, const std:
                                                  {"split", Layout::kQkvSplit},
                                                  {"kv-split", Layout::kKvSplit},
                                                  {"gate-up", Layout::kGateUp}};
-  const HfFamily family = families.at(model);
-  const NameTable table = hf_names(family, config_with_six_layers(family));
+  const HfFamily& family = *find_hf_family(model);
+  const NameTable table = hf_names(family, config_with_six_layers(family.kind));
   const TensorSpec spec{.name = ours, .shape = {8, 8}};
   if (theirs.empty()) {
     EXPECT_THROW(mapped(table, {&spec, 1}), Unsupported) << model << " " << ours;

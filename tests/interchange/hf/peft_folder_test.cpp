@@ -95,7 +95,7 @@ TEST_F(PeftFolderTest, JoinsTheAdaptersOfALayer) {
   config.lora_alpha = adapters.alpha;
   merge_adapters(adapted, config);
 
-  const NameTable table = hf_names(model_.family, config);
+  const NameTable table = hf_names(*model_.family, config);
   const LayoutSizes sizes{config.num_attention_heads, config.num_query_groups, config.kv_channels,
                           config.counted_vocab_size()};
   const std::string name = "decoder.layers.1.self_attention.linear_qkv.weight";
