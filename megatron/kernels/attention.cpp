@@ -100,6 +100,13 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
             "attention: prefixes and relative biases count keys from position 0");
   invariant(!settings.is_causal || settings.key_offset <= settings.query_offset,
             "attention: causal queries begin at or behind the first key");
+  invariant(settings.logit_cap == 0 ||
+                (settings.alibi_slopes.data == nullptr && settings.relative_bias.data == nullptr),
+            "attention: scores with a position bias have no cap");
+  if (settings.sinks.data != nullptr) {
+    expect_shape(settings.sinks.shape, {q.heads}, "attention: sinks");
+    expect_dtype(settings.sinks.dtype, DType::kFloat32, "attention: sinks");
+  }
   if (settings.document_starts.data != nullptr) {
     expect_shape(settings.document_starts.shape, {q.b, q.s}, "attention: document_starts");
     expect_dtype(settings.document_starts.dtype, DType::kInt32, "attention: document_starts");
@@ -123,18 +130,19 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
   }
 }
 
-int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
-                                          ConstHeadsView k, ConstHeadsView v,
-                                          const AttentionSettings& settings, Stream stream) {
-  expect_attention_inputs(q, k, v, settings);
-  if (!stream.has_queue()) return 0;
-  if constexpr (kBuiltWithCuda) {
-    return cuda::attention_forward_workspace_bytes(out, lse, q, k, v, settings, stream);
-  }
-  throw_built_without_cuda("attention");
+namespace {
+
+void expect_sinks(const ConstHeadsView& out, const ConstView& lse, const ConstView& sinks) {
+  expect_shape(lse.shape, {out.b, out.heads, out.s}, "attention: lse");
+  expect_shape(sinks.shape, {out.heads}, "attention: sinks");
+  expect_dtype(sinks.dtype, DType::kFloat32, "attention: sinks");
 }
 
-namespace {
+void expect_gpu_settings(const AttentionSettings& settings) {
+  if (settings.window == 0 && settings.logit_cap == 0 && settings.sinks.data == nullptr) return;
+  throw Unsupported(
+      "attention with a window, a cap of scores or sinks has no GPU kernel; use --device cpu");
+}
 
 // Expected of the GPU's backward pass, which only the GPU's library knows: cuDNN sums the gradients
 // of queries in fp32, or keeps those of the scores to add them in one order.
@@ -156,6 +164,18 @@ int64_t expected_backward_workspace(const ConstHeadsView& q, const ConstHeadsVie
 
 }  // namespace
 
+int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
+                                          ConstHeadsView k, ConstHeadsView v,
+                                          const AttentionSettings& settings, Stream stream) {
+  expect_attention_inputs(q, k, v, settings);
+  if (!stream.has_queue()) return 0;
+  expect_gpu_settings(settings);
+  if constexpr (kBuiltWithCuda) {
+    return cuda::attention_forward_workspace_bytes(out, lse, q, k, v, settings, stream);
+  }
+  throw_built_without_cuda("attention");
+}
+
 int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView dv,
                                            ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
@@ -176,6 +196,7 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_dry()) return;
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
+  expect_gpu_settings(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
   }
@@ -201,11 +222,27 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
     return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                    stream);
   }
+  expect_gpu_settings(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                     workspace, stream);
   }
   throw_built_without_cuda("attention");
+}
+
+void add_attention_sinks(HeadsView out, TensorView lse, ConstView sinks, Stream stream) {
+  expect_sinks(out, lse, sinks);
+  return dispatch<cpu::add_attention_sinks, cuda::add_attention_sinks>("add_attention_sinks", out,
+                                                                       lse, sinks, stream);
+}
+
+void attention_sink_gradients(TensorView dsinks, ConstHeadsView dout, ConstHeadsView out,
+                              ConstView lse, ConstView sinks, Stream stream) {
+  expect_sinks(out, lse, sinks);
+  expect_shape(dsinks.shape, sinks.shape, "attention: dsinks");
+  expect_dtype(dsinks.dtype, DType::kFloat32, "attention: dsinks");
+  return dispatch<cpu::attention_sink_gradients, cuda::attention_sink_gradients>(
+      "attention_sink_gradients", dsinks, dout, out, lse, sinks, stream);
 }
 
 cuda::BackwardBytes::BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t sk, int64_t d,

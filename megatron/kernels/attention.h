@@ -69,7 +69,12 @@ struct AttentionSettings {
   // [b, sq] int32: a causal query i sees the keys before prefix_ends[i], too; key_offset is 0
   ConstView prefix_ends{};
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
-  ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
+  // A query at position i sees no key before position i - window + 1. 0: it sees those, too.
+  int64_t window = 0;
+  // Products become cap * tanh(scale * q . k / cap). 0: they stay. Not together with the biases
+  // below.
+  float logit_cap = 0;
+  ConstView alibi_slopes{};  // [heads] fp32: adds slope * key position to the scores
   // [heads, sq + sk - 1] fp32: relative_bias[head, key - query + sq - 1] is added to the scores of
   // every sample; key_offset is 0
   ConstView relative_bias{};
@@ -78,15 +83,18 @@ struct AttentionSettings {
   DropoutKey dropout{};
   int64_t dropout_length = 0;  // of the whole sequence that contains the queries
   int64_t first_head = 0;      // this rank's first among all heads of the model
+  // [heads] fp32: the softmax of a query has one more score, whose probability no value gets
+  ConstView sinks{};
 };
 
 // out = dropout(softmax(scale * q k^T + alibi + relative_bias, masked)) v, tile by tile with a
 // running maximum and sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
-// arXiv:2205.14135, alg. 1). Stores no sq x sk matrix. A query that sees no key has output 0.
+// arXiv:2205.14135, alg. 1). Stores no sq x sk matrix. A query that sees no key has output 0. Tiles
+// of keys that no query of a tile sees are left out: the work grows with the window, not with sk.
 //
 //   out   [sq, b, heads]  out  dtype of q; must not overlap the inputs
-//   lse   [b, heads, sq]  out  fp32 log of the sum of exponentials, +infinity if no key is seen;
-//                              may be null
+//   lse   [b, heads, sq]  out  fp32 log of the sum of exponentials, the sink's included; +infinity
+//                              if that has no term; may be null
 //   q     [sq, b, heads]  in   fp32 | fp16 | bf16
 //   k, v  [sk, b, groups] in   dtype of q; head h reads group h / (heads / groups)
 //   workspace             scratch, uint8, attention_forward_workspace_bytes() of the same
@@ -110,6 +118,18 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
                         ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
                         ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
                         TensorView workspace, Stream stream);
+
+// attention_forward() with sinks, from its results without them.
+//
+//   out    [sq, b, heads]  i/o
+//   lse    [b, heads, sq]  i/o
+//   sinks  [heads] fp32    in
+void add_attention_sinks(HeadsView out, TensorView lse, ConstView sinks, Stream stream);
+
+// The gradients of sinks, from what attention_backward() reads. They are bit-equal in every run.
+//   dsinks [heads] fp32  out, summed over samples and queries
+void attention_sink_gradients(TensorView dsinks, ConstHeadsView dout, ConstHeadsView out,
+                              ConstView lse, ConstView sinks, Stream stream);
 
 // Scratch memory of the two passes; none on the CPU.
 int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
@@ -137,6 +157,8 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
                         ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
                         ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
                         Stream stream);
+decltype(kernels::add_attention_sinks) add_attention_sinks;
+decltype(kernels::attention_sink_gradients) attention_sink_gradients;
 // The memory that the backward pass takes from the pool with the current number of threads, for
 // queries [s, b, n, d].
 int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
@@ -147,6 +169,8 @@ namespace cuda {
 // cores in 16 bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h).
 decltype(kernels::attention_forward) attention_forward;
 decltype(kernels::attention_backward) attention_backward;
+decltype(kernels::add_attention_sinks) add_attention_sinks;
+decltype(kernels::attention_sink_gradients) attention_sink_gradients;
 decltype(kernels::attention_forward_workspace_bytes) attention_forward_workspace_bytes;
 decltype(kernels::attention_backward_workspace_bytes) attention_backward_workspace_bytes;
 // Scratch memory of the own backward kernels on tensor cores, in bytes.

@@ -66,12 +66,20 @@ void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q
     expect_pages(pages, pages.keys.size(2), q.d, q.dtype);
   }
   expect_table(table);
+  if (settings.sinks.data != nullptr) {
+    expect_shape(settings.sinks.shape, {q.heads}, "paged_attention: sinks");
+    expect_dtype(settings.sinks.dtype, DType::kFloat32, "paged_attention: sinks");
+  }
   if (stream.is_cpu()) {
     if (has_new_tokens) {
       const std::vector<int32_t> slots = new_slots(table, k.s, pages.page_tokens());
       cpu::put_into_pages(pages, k, v, {slots.data(), {k.s}, DType::kInt32}, stream);
     }
     return cpu::paged_attention(out, q, pages, table, settings, stream);
+  }
+  if (settings.window != 0 || settings.logit_cap != 0 || settings.sinks.data != nullptr) {
+    throw Unsupported(
+        "attention with a window, a cap of scores or sinks has no GPU kernel; use --device cpu");
   }
   if constexpr (kBuiltWithCuda) {
     return cuda::paged_attention(out, pages, q, k, v, table, settings, workspace, stream);

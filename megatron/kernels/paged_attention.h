@@ -31,11 +31,15 @@ struct PagedSettings {
   float scale = 1;            // factor of q . k
   ConstView alibi_slopes{};   // [heads] fp32: adds slope * key position
   ConstView distance_bias{};  // [heads, L] fp32: adds the bias of position - key position, below L
+  // As in AttentionSettings; the query is the last token of a row.
+  int64_t window = 0;
+  float logit_cap = 0;
+  ConstView sinks{};  // [heads] fp32
 };
 
 // Puts the key and the value of each row's new token into its pages and attends to all tokens of
-// the row: out = softmax(scale * q k^T + bias) v. Without k and v there is no new token: several
-// rows may then have the same pages.
+// the row, or of the window: out = softmax(scale * q k^T + bias) v. Without k and v there is no new
+// token: several rows may then have the same pages.
 //
 //   out     [t, 1, heads]   out  dtype of q; tokens that no row names stay
 //   pages                   i/o  head h reads group h / (heads / groups)

@@ -18,10 +18,14 @@ int64_t num_groups(const AttentionOptions& options) {
   return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
 }
 
-AttentionSettings with_bias(AttentionSettings settings, const Tensor& relative_bias) {
+AttentionSettings with_terms(AttentionSettings settings, const Tensor& relative_bias,
+                             const Tensor& sinks) {
   settings.relative_bias = view_or_none(relative_bias);
+  settings.sinks = view_or_none(sinks);
   return settings;
 }
+
+Tensor data_or_none(const Variable& x) { return x.defined() ? x.data() : Tensor(); }
 
 // Queries [sq, c b, n d] of c sequences that share their keys: as heads of b sequences, those that
 // share a key one after the other.
@@ -54,6 +58,8 @@ AttentionSettings attention_settings(const AttentionOptions& options, int64_t he
           .document_starts = view_or_none(options.document_starts),
           .prefix_ends = view_or_none(options.prefix_ends),
           .key_padding_mask = view_or_none(options.key_padding_mask),
+          .window = options.window,
+          .logit_cap = options.logit_cap,
           .alibi_slopes = view_or_none(options.alibi_slopes),
           .relative_bias = {},
           .dropout = options.dropout,
@@ -80,30 +86,44 @@ void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::C
   kernels::attention_forward(y, lse, q, k, v, settings, workspace.view(), stream);
 }
 
+Tensor sink_gradients(const Tensor& sinks, const Tensor& dy, const Tensor& y, const Tensor& lse) {
+  const int64_t heads = sinks.numel();
+  Tensor dsinks = empty_like(sinks);
+  kernels::attention_sink_gradients(dsinks.view(), kernels::heads_of(dy.view(), heads),
+                                    kernels::heads_of(y.view(), heads), lse.view(), sinks.view(),
+                                    y.stream());
+  return dsinks;
+}
+
 Variable attention(const Variable& qkv, const AttentionOptions& options,
-                   const Variable& relative_bias) {
+                   const Variable& relative_bias, const Variable& sink_scores) {
   const TraceRange range("attention", qkv.stream());
   const int64_t heads = options.num_heads;
   const auto in = kernels::split_qkv(qkv.data().view(), heads, num_groups(options));
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), qkv.stream());
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, qkv.stream());
-  const Tensor bias = relative_bias.defined() ? relative_bias.data() : Tensor();
+  const Tensor bias = data_or_none(relative_bias);
+  const Tensor sinks = data_or_none(sink_scores);
   attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
-                             with_bias(attention_settings(options, in.q.d), bias), y.stream());
-  return record(
-      "attention", y, {qkv, relative_bias},
-      [qkv = qkv.data(), bias, y, lse, options](const Tensor& dy, const Wants& wants) -> Grads {
-        const int64_t n = options.num_heads;
-        Tensor dqkv = empty_like(qkv);
-        Tensor dbias = wants[1] ? empty_like(bias) : Tensor();
-        const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
-        const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
-        attention_gradients(grad.q, grad.k, grad.v, wants[1] ? dbias.view() : TensorView{},
-                            kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
-                            lse.view(), saved.q, saved.k, saved.v,
-                            with_bias(attention_settings(options, saved.q.d), bias), qkv.stream());
-        return {std::move(dqkv), std::move(dbias)};
-      });
+                             with_terms(attention_settings(options, in.q.d), bias, sinks),
+                             y.stream());
+  return record("attention", y, {qkv, relative_bias, sink_scores},
+                [qkv = qkv.data(), bias, sinks, y, lse, options](const Tensor& dy,
+                                                                 const Wants& wants) -> Grads {
+                  const int64_t n = options.num_heads;
+                  Tensor dqkv = empty_like(qkv);
+                  Tensor dbias = wants[1] ? empty_like(bias) : Tensor();
+                  const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
+                  const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
+                  attention_gradients(
+                      grad.q, grad.k, grad.v, wants[1] ? dbias.view() : TensorView{},
+                      kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n), lse.view(),
+                      saved.q, saved.k, saved.v,
+                      with_terms(attention_settings(options, saved.q.d), bias, sinks),
+                      qkv.stream());
+                  return {std::move(dqkv), std::move(dbias),
+                          wants[2] ? sink_gradients(sinks, dy, y, lse) : Tensor()};
+                });
 }
 
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options) {

@@ -22,6 +22,8 @@ struct AttentionOptions {
   Tensor alibi_slopes{};      // [num_heads] fp32
   DropoutKey dropout{};
   int64_t first_head = 0;  // this rank's first among all heads of the model
+  int64_t window = 0;
+  float logit_cap = 0;
 };
 
 // Self attention on a fused projection, which holds for each group its query heads, key and value.
@@ -29,12 +31,13 @@ struct AttentionOptions {
 //   qkv            [s, b, (n + 2 g) d]  fp32 | fp16 | bf16
 //   relative_bias  [n, 2s - 1]          fp32, by index key - query + s - 1, added to the
 //                                       scores; undefined: none
+//   sinks          [n] fp32             kernels::AttentionSettings; undefined: none
 //   y              [s, b, n d]          dtype of qkv
 //
 // Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s], so recomputing only attention saves
 // no memory.
 Variable attention(const Variable& qkv, const AttentionOptions& options,
-                   const Variable& relative_bias = {});
+                   const Variable& relative_bias = {}, const Variable& sinks = {});
 
 // Attention of sq queries to another sequence; not causal unless the options say so.
 //
@@ -48,6 +51,9 @@ Variable cross_attention(const Variable& q, const Variable& kv, const AttentionO
 void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::ConstHeadsView q,
                                 kernels::ConstHeadsView k, kernels::ConstHeadsView v,
                                 const kernels::AttentionSettings& settings, Stream stream);
+
+// The gradients of sinks [n], from what the backward pass of attention reads.
+Tensor sink_gradients(const Tensor& sinks, const Tensor& dy, const Tensor& y, const Tensor& lse);
 
 // kernels::attention_backward with the scratch memory it needs.
 void attention_gradients(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,

@@ -68,7 +68,10 @@ void attend_decode_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& 
       {batch.pages.view(), batch.lengths.view(), batch.queries.view(), batch.max_length},
       {.scale = scale_of(options, heads.q.d),
        .alibi_slopes = view_or_none(options.alibi_slopes),
-       .distance_bias = view_or_none(options.distance_bias)},
+       .distance_bias = view_or_none(options.distance_bias),
+       .window = options.window,
+       .logit_cap = options.logit_cap,
+       .sinks = view_or_none(options.sinks)},
       workspace.defined() ? workspace.view() : TensorView{}, y.stream());
 }
 
@@ -94,7 +97,10 @@ void attend_prefill(Tensor& y, const Tensor& qkv, PagedStore& store,
   settings.scale = scale_of(options, heads.q.d);
   settings.is_causal = true;
   settings.query_offset = prefill.before;
+  settings.window = options.window;
+  settings.logit_cap = options.logit_cap;
   settings.alibi_slopes = view_or_none(options.alibi_slopes);
+  settings.sinks = view_or_none(options.sinks);
   attention_without_gradient(kernels::heads_of(out.view(), options.num_heads), TensorView{},
                              heads.q, heads.k, heads.v, settings, y.stream());
 }

@@ -53,6 +53,9 @@ struct PagedAttentionOptions {
   float softmax_scale = 0;    // 0: 1 / sqrt(head size)
   Tensor alibi_slopes = {};   // [n] fp32; undefined: none
   Tensor distance_bias = {};  // [n, L] fp32 (kernels::PagedSettings); undefined: none
+  int64_t window = 0;
+  float logit_cap = 0;
+  Tensor sinks = {};  // [n] fp32; undefined: none
 };
 
 // Puts the keys and values of a batch into the pages of its rows; each token then attends to the

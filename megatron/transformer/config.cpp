@@ -333,6 +333,36 @@ void check_heads(const AttentionConfig& c, int64_t tp, ProblemList& list) {
   }
 }
 
+// Windows, caps of scores, sinks and gates.
+void check_attention_options(const TransformerConfig& c, ProblemList& list) {
+  list.require(c.attention_window >= 0,
+               fmt::format("the window of attention {} must be at least 1", c.attention_window));
+  list.require(
+      c.window_layers.empty() || static_cast<int64_t>(c.window_layers.size()) == c.num_layers,
+      fmt::format("--window-attn-skip-freq names {} layers and --num-layers is {}; name "
+                  "each layer",
+                  c.window_layers.size(), c.num_layers));
+  list.require(c.attn_logit_softcapping >= 0.0,
+               fmt::format("--attn-logit-softcapping {} must be at least 0; 0 leaves scores as "
+                           "they are",
+                           c.attn_logit_softcapping));
+  list.require(c.attn_logit_softcapping == 0.0 ||
+                   (c.position_embedding_type != PositionEmbedding::kAlibi &&
+                    c.position_embedding_type != PositionEmbedding::kRelative),
+               fmt::format("--attn-logit-softcapping {} does not work with "
+                           "--position-embedding-type alibi or relative; remove one of them",
+                           c.attn_logit_softcapping));
+  const auto only_gpt = [&](bool is_given, const char* flag) {
+    list.require(!is_given || (c.is_decoder_only() && !c.retro.add_retriever),
+                 fmt::format("{} is for a GPT without retrieval, and this is a {}; remove it", flag,
+                             c.retro.add_retriever ? "Retro" : name_of(c.kind)));
+  };
+  only_gpt(c.attention_window > 0, "--window-size");
+  only_gpt(c.attn_logit_softcapping > 0.0, "--attn-logit-softcapping");
+  only_gpt(c.softmax_type != SoftmaxType::kVanilla, "--softmax-type");
+  only_gpt(c.attention_output_gate, "--attention-output-gate");
+}
+
 void check_lengths(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   if (c.hidden_size > 0 && c.ffn_hidden_size > 0) {
     list.require(
@@ -571,6 +601,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   if (!list.found.empty()) return list.found;
   check_sizes(c, list);
   check_heads(c, tp, list);
+  check_attention_options(c, list);
   check_lengths(c, tp, list);
   check_adapters(c, tp, list);
   check_rotary(c, list);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "megatron/core/error.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/parallel/context/attention.h"
 #include "megatron/transformer/kv_cache.h"
 
@@ -15,14 +16,16 @@ RankHeads::RankHeads(const AttentionConfig& config, const TensorParallel& tp)
       head_size(config.kv_channels) {}
 
 CoreAttention::CoreAttention(const LayerConfig& config, const RankHeads& heads, bool is_causal,
-                             const std::string& site, Stream stream)
+                             const TensorParallel& tp, const std::string& site, Stream stream)
     : heads_(heads),
       is_causal_(is_causal),
       softmax_scale_(config.softmax_scale > 0
                          ? static_cast<float>(config.softmax_scale)
                          : 1.0f / std::sqrt(static_cast<float>(heads.head_size))),
       dropout_(static_cast<float>(config.attention_dropout)),
-      dropout_site_(hash_of(site)) {
+      dropout_site_(hash_of(site)),
+      window_(config.attention_window),
+      logit_cap_(static_cast<float>(config.attn_logit_softcapping)) {
   if (config.position_embedding_type == PositionEmbedding::kAlibi) {
     std::vector<float> slopes = alibi_slopes(config.num_attention_heads);
     if (config.alibi_before_scaling) {
@@ -32,6 +35,24 @@ CoreAttention::CoreAttention(const LayerConfig& config, const RankHeads& heads, 
                         .slice(heads.first_head, heads.num_heads)
                         .to(stream);
   }
+  switch (config.softmax_type) {
+    case SoftmaxType::kVanilla:
+      break;
+    case SoftmaxType::kOffByOne:
+      softmax_offset_ = Variable(zeros({heads.num_heads}, DType::kFloat32, stream));
+      break;
+    case SoftmaxType::kLearnable:
+      softmax_offset_ = add_parameter("softmax_offset", {heads.num_heads},
+                                      {.role = ParameterRole::kBias,
+                                       .init = Init::normal(config.init_method_std),
+                                       .sharding = {{.index = tp.rank(), .count = tp.size()}}},
+                                      {config.params_dtype, stream});
+      break;
+  }
+}
+
+Variable CoreAttention::sinks() const {
+  return softmax_offset_.defined() ? cast(softmax_offset_, DType::kFloat32) : Variable();
 }
 
 AttentionOptions CoreAttention::options(const ForwardContext& context) const {
@@ -49,8 +70,11 @@ Variable CoreAttention::self(const Variable& qkv, const ForwardContext& context)
   of_self.document_starts = context.sequence.document_starts;
   of_self.prefix_ends = context.sequence.prefix_ends;
   of_self.key_padding_mask = context.sequence.key_padding_mask;
+  of_self.window = window_;
+  of_self.logit_cap = logit_cap_;
   if (context.context_parallel.size() == 1)
-    return attention(qkv, of_self, context.sequence.relative_bias);
+    return attention(qkv, of_self, context.sequence.relative_bias, sinks());
+  invariant(!softmax_offset_.defined(), "a sequence that is spread over ranks has no sinks");
   invariant(!context.sequence.relative_bias.defined() && !context.sequence.prefix_ends.defined(),
             "a sequence that is spread over ranks has no relative position bias and no prefix");
   return context_parallel_attention(qkv, of_self, context.context_parallel);
@@ -70,12 +94,16 @@ Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
   invariant(is_causal_ && !context.sequence.relative_bias.defined(),
             "texts in pages are read by causal attention; a relative bias is given by distance");
   CachedBatch& cached = *context.decode.cached;
-  return Variable(paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
-                                  {.num_heads = heads_.num_heads,
-                                   .num_query_groups = heads_.num_groups,
-                                   .softmax_scale = softmax_scale_,
-                                   .alibi_slopes = alibi_slopes_,
-                                   .distance_bias = context.decode.distance_bias}));
+  return Variable(
+      paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
+                      {.num_heads = heads_.num_heads,
+                       .num_query_groups = heads_.num_groups,
+                       .softmax_scale = softmax_scale_,
+                       .alibi_slopes = alibi_slopes_,
+                       .distance_bias = context.decode.distance_bias,
+                       .window = window_,
+                       .logit_cap = logit_cap_,
+                       .sinks = softmax_offset_.defined() ? sinks().data() : Tensor()}));
 }
 
 Variable CoreAttention::cross_cached(const Variable& q, int64_t layer,

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "megatron/nn/module.h"
 #include "megatron/ops/attention.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/transformer/forward_context.h"
@@ -21,13 +22,15 @@ struct RankHeads {
 };
 
 // dropout(softmax(q k^T / sqrt(d))) v: what self-attention and cross-attention have in common
-// (Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.1). It has no parameters. n and g are the heads
-// and groups of this rank.
-class CoreAttention {
+// (Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.1). n and g are the heads and groups of this
+// rank.
+//
+//   softmax_offset [n]  --softmax-type learnable: the sink of each head
+class CoreAttention final : public Module {
  public:
   // `site` names the place of its dropout: "decoder.layers.0.self_attention.core_attention".
   CoreAttention(const LayerConfig& config, const RankHeads& heads, bool is_causal,
-                const std::string& site, Stream stream);
+                const TensorParallel& tp, const std::string& site, Stream stream);
 
   // Tokens attend to their own sequence, as the context's masks and relative bias allow.
   //   qkv [s, b, (n + 2g) d], rows by group: its n/g query heads, its key, its value
@@ -45,13 +48,17 @@ class CoreAttention {
 
  private:
   AttentionOptions options(const ForwardContext& context) const;
+  Variable sinks() const;  // [n] fp32; undefined without
 
   RankHeads heads_;
   bool is_causal_;
   float softmax_scale_;
   float dropout_;
   uint64_t dropout_site_;
-  Tensor alibi_slopes_;  // of this rank's heads, fp32; undefined without ALiBi
+  int64_t window_;
+  float logit_cap_;
+  Tensor alibi_slopes_;      // of this rank's heads, fp32; undefined without ALiBi
+  Variable softmax_offset_;  // of this rank's heads; zeros for SoftmaxType::kOffByOne
 };
 
 }  // namespace megatron

@@ -10,7 +10,7 @@ CrossAttention::CrossAttention(const LayerConfig& config, const LayerPlace& plac
                                const TensorParallel& tp, Stream stream)
     : layer_(place.layer),
       num_heads_(RankHeads(config, tp).num_heads),
-      core_attention_(config, RankHeads(config, tp), false,
+      core_attention_(config, RankHeads(config, tp), false, tp,
                       place.name + ".cross_attention.core_attention", stream),
       linear_q_(config.hidden_size, config.num_attention_heads * config.kv_channels, tp,
                 {.has_bias = config.has_proj_bias(), .init = input_init(config), .fp8 = config.fp8},

@@ -20,6 +20,11 @@ bool stays_in_16_bits(const TransformerConfig& config, const Stack& stack, int64
                                         layer >= count - fp8.num_layers_at_end_in_bf16);
 }
 
+bool has_window(const TransformerConfig& config, int64_t layer) {
+  const std::vector<int>& windows = config.window_layers;
+  return windows.empty() || windows[static_cast<size_t>(layer)] != 0;
+}
+
 std::unique_ptr<LayerPart> make_part(const LayerRecipe& recipe, const BranchRecipe& branch,
                                      const TensorParallel& tp, Stream stream) {
   switch (branch.part) {
@@ -42,6 +47,7 @@ LayerRecipe layer_recipe(const TransformerConfig& config, const Stack& stack, in
   if (!config.no_rope_layers.empty() && config.no_rope_layers[static_cast<size_t>(layer)] != 0) {
     recipe.config.position_embedding_type = PositionEmbedding::kNone;
   }
+  if (!has_window(config, layer)) recipe.config.attention_window = 0;
   const auto add = [&](BranchRecipe branch) {
     branch.residual_is_normed = config.apply_residual_connection_post_layernorm;
     if (config.norm_placement == NormPlacement::kBefore) branch.post_norm.clear();

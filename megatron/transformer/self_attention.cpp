@@ -19,7 +19,7 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
       heads_(config, tp),
       rotary_pairs_(config.rotary_interleaved ? kernels::RotaryPairs::kInterleaved
                                               : kernels::RotaryPairs::kHalves),
-      core_attention_(config, heads_, place.is_causal,
+      core_attention_(config, heads_, place.is_causal, tp,
                       place.name + ".self_attention.core_attention", stream),
       linear_qkv_(
           config.hidden_size,
@@ -44,6 +44,7 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
       qkv_adapter_dropout_(config, place.name + ".self_attention.linear_qkv"),
       proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj"),
       norms_projection_(config.qk_layernorm_of_projection) {
+  add_child("core_attention", core_attention_);
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
   if (!config.qk_layernorm) return;

@@ -26,6 +26,8 @@ bool sees(const AttentionSettings& settings, int64_t batch, int64_t sq, int64_t 
       position < settings.document_starts.as<int32_t>()[batch * sq + i]) {
     return false;
   }
+  if (settings.window > 0 && position < settings.query_offset + i - settings.window + 1)
+    return false;
   return settings.key_padding_mask.data == nullptr ||
          !settings.key_padding_mask.as<bool>()[batch * sk + j];
 }
@@ -65,6 +67,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
   std::vector<double> out = zero(in.q), dq = zero(in.q), dk = zero(in.k), dv = zero(in.v);
   std::vector<double> lse(static_cast<size_t>(p.b * p.heads * p.sq));
   std::vector<double> dbias(static_cast<size_t>(p.heads * num_distances(p)));
+  std::vector<double> dsinks(static_cast<size_t>(p.heads));
   std::vector<double> score(static_cast<size_t>(p.sk));
   const std::vector<double> q = elements(in.q), k = elements(in.k), v = elements(in.v);
   const std::vector<double> dout = elements(in.dout);
@@ -78,12 +81,23 @@ Outputs reference(const Problem& p, const Inputs& in) {
       for (int64_t i = 0; i < p.sq; ++i) {
         const int64_t at_q = ((i * p.b + batch) * p.heads + head) * p.d;
         const auto at_k = [&](int64_t j) { return ((j * p.b + batch) * p.groups + group) * p.d; };
-        double largest = -std::numeric_limits<double>::infinity();
+        const double cap = settings.logit_cap;
+        std::vector<double> capped_slope(static_cast<size_t>(p.sk), 1.0);
+        const double sink = settings.sinks.data == nullptr
+                                ? -std::numeric_limits<double>::infinity()
+                                : settings.sinks.as<float>()[head];
+        double largest = sink;
         for (int64_t j = 0; j < p.sk; ++j) {
           double dot = 0;
           for (int64_t c = 0; c < p.d; ++c) dot += at(q, at_q + c) * at(k, at_k(j) + c);
+          dot *= settings.scale;
+          if (cap > 0) {
+            const double share = std::tanh(dot / cap);
+            dot = cap * share;
+            capped_slope[static_cast<size_t>(j)] = 1 - share * share;
+          }
           score[static_cast<size_t>(j)] =
-              settings.scale * dot + slope * static_cast<double>(settings.key_offset + j);
+              dot + slope * static_cast<double>(settings.key_offset + j);
           if (settings.relative_bias.data != nullptr) {
             score[static_cast<size_t>(j)] +=
                 settings.relative_bias.as<float>()[place_of_bias(p, head, i, j)];
@@ -93,7 +107,8 @@ Outputs reference(const Problem& p, const Inputs& in) {
           }
           largest = std::max(largest, score[static_cast<size_t>(j)]);
         }
-        double sum = 0;
+        const double sink_term = std::isinf(sink) ? 0 : std::exp(sink - largest);
+        double sum = sink_term;
         for (double& s : score) sum += s = std::isinf(largest) ? 0 : std::exp(s - largest);
         lse[static_cast<size_t>((batch * p.heads + head) * p.sq + i)] =
             sum > 0 ? largest + std::log(sum) : std::numeric_limits<double>::infinity();
@@ -110,6 +125,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
             delta += kept * value * dy;
           }
         }
+        dsinks[static_cast<size_t>(head)] -= sink_term / sum * delta;
         for (int64_t j = 0; j < p.sk; ++j) {
           double dp = 0;
           for (int64_t c = 0; c < p.d; ++c) {
@@ -118,7 +134,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
           dp *= dropout_factor(settings, batch, p.sq, head, i, j);
           const double dscore = score[static_cast<size_t>(j)] / sum * (dp - delta);
           dbias[static_cast<size_t>(place_of_bias(p, head, i, j))] += dscore;
-          const double ds = dscore * settings.scale;
+          const double ds = dscore * settings.scale * capped_slope[static_cast<size_t>(j)];
           for (int64_t c = 0; c < p.d; ++c) {
             dq[static_cast<size_t>(at_q + c)] += ds * at(k, at_k(j) + c);
             dk[static_cast<size_t>(at_k(j) + c)] += ds * at(q, at_q + c);
@@ -129,7 +145,8 @@ Outputs reference(const Problem& p, const Inputs& in) {
   }
   return {tensor_of(out, in.q.shape()), tensor_of(lse, {p.b, p.heads, p.sq}),
           tensor_of(dq, in.q.shape()),  tensor_of(dk, in.k.shape()),
-          tensor_of(dv, in.v.shape()),  tensor_of(dbias, {p.heads, num_distances(p)})};
+          tensor_of(dv, in.v.shape()),  tensor_of(dbias, {p.heads, num_distances(p)}),
+          tensor_of(dsinks, {p.heads})};
 }
 }  // namespace
 
@@ -143,7 +160,8 @@ Inputs inputs_of(const Problem& p) {
 Outputs run(const Problem& p, const Inputs& in) {
   Outputs y{empty_like(in.q), Tensor({p.b, p.heads, p.sq}, DType::kFloat32, Stream{}),
             empty_like(in.q), empty_like(in.k),
-            empty_like(in.v), Tensor()};
+            empty_like(in.v), Tensor(),
+            Tensor()};
   const bool has_bias = p.settings.relative_bias.data != nullptr;
   if (has_bias) y.dbias = Tensor(p.settings.relative_bias.shape, DType::kFloat32, Stream{});
   const auto q = kernels::heads_of(in.q.view(), p.heads);
@@ -156,6 +174,11 @@ Outputs run(const Problem& p, const Inputs& in) {
       kernels::heads_of(y.dv.view(), p.groups), has_bias ? y.dbias.view() : TensorView{},
       kernels::heads_of(in.dout.view(), p.heads), out, y.lse.view(), q, k, v, p.settings, {},
       Stream{});
+  if (p.settings.sinks.data != nullptr) {
+    y.dsinks = Tensor({p.heads}, DType::kFloat32, Stream{});
+    kernels::attention_sink_gradients(y.dsinks.view(), kernels::heads_of(in.dout.view(), p.heads),
+                                      out, std::as_const(y.lse).view(), p.settings.sinks, Stream{});
+  }
   return y;
 }
 void check(const Problem& p) {
@@ -179,6 +202,9 @@ void check(const Problem& p) {
   expect_close(got.dq, want.dq, values, p.name + ": dq");
   expect_close(got.dk, want.dk, values, p.name + ": dk");
   expect_close(got.dv, want.dv, values, p.name + ": dv");
+  if (got.dsinks.defined()) {
+    expect_close(got.dsinks, want.dsinks, values.for_terms(p.b * p.sq), p.name + ": dsinks");
+  }
   if (!got.dbias.defined()) return;
   // Over samples and the pairs of a distance.
   expect_close(got.dbias, want.dbias, values.for_terms(p.b * std::min(p.sq, p.sk)),

@@ -25,7 +25,8 @@ Inputs inputs_of(const Problem& p);
 
 struct Outputs {
   Tensor out, lse, dq, dk, dv;
-  Tensor dbias;  // with a relative bias
+  Tensor dbias;   // with a relative bias
+  Tensor dsinks;  // with sinks
 };
 Outputs run(const Problem& p, const Inputs& in);
 

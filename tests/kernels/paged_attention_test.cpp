@@ -126,6 +126,31 @@ TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
   expect_close(got.slice(1, 1), want, Tolerance{1e-5, 1e-5});
 }
 
+TEST_F(PagedAttentionTest, WindowCapAndSinks) {
+  const Tensor sinks = random_normal({kPagedAttentionHeads}, {.seed = 6});
+  for (const int64_t window : {0, 1, 4, 9, 20}) {
+    const Tensor got =
+        attended({.scale = 2.0f, .window = window, .logit_cap = 1.5f, .sinks = sinks.view()});
+    const Tensor keys = gathered(keys_);
+    const Tensor values = gathered(values_);
+    Tensor want({1, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
+    kernels::ConstHeadsView q = heads_.q;
+    q.data = static_cast<const float*>(q.data) + q.stride_s;  // token 1
+    q.s = 1;
+    kernels::attention_forward(kernels::heads_of(want.view(), kPagedAttentionHeads), {}, q,
+                               kernels::heads_of(keys.view(), kGroups),
+                               kernels::heads_of(values.view(), kGroups),
+                               {.scale = 2.0f,
+                                .is_causal = true,
+                                .query_offset = 9,
+                                .window = window,
+                                .logit_cap = 1.5f,
+                                .sinks = sinks.view()},
+                               {}, Stream{});
+    expect_close(got.slice(1, 1), want, Tolerance{1e-5, 1e-5});
+  }
+}
+
 // Without new tokens the pages stay, and a row attends to what is in them.
 TEST_F(PagedAttentionTest, AttendsToPagesAlone) {
   const Tensor with_new_tokens = attended({.scale = 0.3f});

@@ -55,7 +55,9 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
   int64_t last = 0;
   for (int64_t i = 0; i < queries; ++i) {
     const int64_t position = settings.query_offset - settings.key_offset + query + i;
-    seen.first[i] = starts == nullptr ? 0 : std::max<int64_t>(0, starts[i] - settings.key_offset);
+    const int64_t start = starts == nullptr ? 0 : starts[i] - settings.key_offset;
+    const int64_t in_window = settings.window == 0 ? 0 : position - settings.window + 1;
+    seen.first[i] = std::max({int64_t{0}, start, in_window});
     const int64_t end = std::max<int64_t>(position + 1, ends == nullptr ? 0 : ends[i]);
     seen.last[i] = settings.is_causal ? std::min(sk, end) : sk;
     if (seen.first[i] >= seen.last[i]) continue;
@@ -79,6 +81,18 @@ auto* bias_row(const View& bias, int64_t head, int64_t query, int64_t sq) {
   using Element = std::conditional_t<std::is_same_v<View, TensorView>, float, const float>;
   if (bias.data == nullptr) return static_cast<Element*>(nullptr);
   return static_cast<Element*>(bias.data) + head * bias.size(1) + sq - 1 - query;
+}
+
+// Caps a row of scores; `slopes`, if not null, gets the derivative of each.
+void cap_scores(float* scores, float* slopes, float cap, int64_t n) {
+  if (cap == 0) return;
+  const float inverse = 1 / cap;
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) {
+    const float share = fast_tanh(scores[j] * inverse);
+    scores[j] = cap * share;
+    if (slopes != nullptr) slopes[j] = 1 - share * share;
+  }
 }
 
 // Adds the position biases to one row of scores for keys [key, key + n). Hides the keys that query
@@ -265,6 +279,7 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
                             d * kTileCols, queries, n, d, false);
     for (int64_t i = 0; i < queries; ++i) {
       float* row = tile.scores + i * kScoreStride;
+      cap_scores(row, nullptr, settings.logit_cap, n);
       finish_scores(row, seen, i, key, n, slope,
                     bias_row(settings.relative_bias, head, query + i, task.q.s));
       accumulate_row(tile, i, n, channels);
@@ -345,6 +360,9 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
   const int64_t width = whole_vectors(n);
   float* p = tile.p + i * kScoreStride;
   float* ds = tile.ds + i * kScoreStride;
+  const float cap = rows.settings.logit_cap;
+  float slopes[kKeys];
+  cap_scores(p, slopes, cap, n);
   finish_scores(p, rows.seen, i, key, n, rows.slope,
                 bias_row(rows.settings.relative_bias, rows.head, rows.query + i, rows.sq));
   const float lse = rows.lse[i];
@@ -354,17 +372,20 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
   if (!rows.settings.dropout.is_active()) {
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) ds[j] = p[j] * (ds[j] - delta);
-    return;
-  }
-  DropoutFactors memory;
-  const float* const factors =
-      dropout_factors(memory, rows.settings.dropout, rows.head_row, rows.position + i, rows.batch,
-                      rows.settings.key_offset + key);
+  } else {
+    DropoutFactors memory;
+    const float* const factors =
+        dropout_factors(memory, rows.settings.dropout, rows.head_row, rows.position + i, rows.batch,
+                        rows.settings.key_offset + key);
 #pragma omp simd
-  for (int64_t j = 0; j < width; ++j) {
-    ds[j] = p[j] * (factors[j] * ds[j] - delta);
-    p[j] *= factors[j];
+    for (int64_t j = 0; j < width; ++j) {
+      ds[j] = p[j] * (factors[j] * ds[j] - delta);
+      p[j] *= factors[j];
+    }
   }
+  if (cap == 0) return;
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) ds[j] *= slopes[j];
 }
 
 // Adds the gradients of a row's scores for keys [key, key + n) to the gradient of the relative
@@ -457,6 +478,11 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
   }
 }
 
+// Keys that a query sees at most, and those that the tiles of queries add.
+int64_t num_keys_of_work(const AttentionSettings& settings, int64_t sk) {
+  return settings.window == 0 ? sk : std::min(sk, settings.window + kQueries);
+}
+
 // The gradients for one key, summed over a group's heads in order.
 template <class T>
 void store_head_sum(T* to, float* first, int64_t between_heads, int64_t heads, int64_t d) {
@@ -493,8 +519,8 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
 
   dispatch_floating(q.dtype, "attention", [&]<class T>() {
     for_each_task(
-        pairs * parts, heads_per_group * q.s * sk * d * 2 / parts, tile_floats + packed_floats,
-        stream, [&](int64_t index, float* scratch) {
+        pairs * parts, heads_per_group * q.s * num_keys_of_work(settings, sk) * d * 2 / parts,
+        tile_floats + packed_floats, stream, [&](int64_t index, float* scratch) {
           const int64_t part = index % parts;
           const int64_t batch = index / parts / k.heads;
           const int64_t group = index / parts % k.heads;
@@ -517,14 +543,22 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                            queries, d, settings.scale);
               forward_tile(tile, task, head, query, queries);
               for (int64_t i = 0; i < queries; ++i) {
-                const float sum = tile.sum[i];
+                float sum = tile.sum[i];
+                float largest = tile.largest[i];
+                float shrink = 1;
+                if (settings.sinks.data != nullptr) {
+                  const float sink = settings.sinks.as<float>()[head];
+                  largest = std::max(largest, sink);
+                  shrink = fast_exp(tile.largest[i] - largest);
+                  sum = sum * shrink + fast_exp(sink - largest);
+                }
                 float* row = tile.out + i * channels;
-                const float inverse = sum == 0 ? 0 : 1 / sum;  // a NaN stays NaN
+                const float inverse = sum == 0 ? 0 : shrink / sum;  // a NaN stays NaN
                 for (int64_t c = 0; c < d; ++c) row[c] *= inverse;
                 store_row(head_data<T>(out, batch, head) + (query + i) * out.stride_s, row, d);
                 if (lse.is_null()) continue;
                 lse.as<float>()[(batch * q.heads + head) * q.s + query + i] =
-                    sum == 0 ? kInfinity : tile.largest[i] + std::log(sum);
+                    sum == 0 ? kInfinity : largest + std::log(sum);
               }
             }
           }
@@ -567,8 +601,8 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
       count = std::min(wave, pairs - first);
       // In one wave a head adds to its bias gradient only once, so that samples add in order.
       if (has_bias_gradient) count = std::min(count, k.heads - first % k.heads);
-      for_each_task(count * heads_per_group, q.s * sk * d * 5, BackwardTile::floats(sk, d), stream,
-                    [&](int64_t task, float* scratch) {
+      for_each_task(count * heads_per_group, q.s * num_keys_of_work(settings, sk) * d * 5,
+                    BackwardTile::floats(sk, d), stream, [&](int64_t task, float* scratch) {
                       const int64_t pair = first + task / heads_per_group;
                       const int64_t head =
                           pair % k.heads * heads_per_group + task % heads_per_group;
@@ -590,6 +624,50 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
         }
       });
     }
+  });
+}
+
+void add_attention_sinks(HeadsView out, TensorView lse, ConstView sinks, Stream) {
+  dispatch_floating(out.dtype, "add_attention_sinks", [&]<class T>() {
+    parallel_for(out.b * out.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t pair = begin; pair < end; ++pair) {
+        const float sink = sinks.as<float>()[pair % out.heads];
+        for (int64_t i = 0; i < out.s; ++i) {
+          float& sum = lse.as<float>()[pair * out.s + i];
+          const float before = sum == kInfinity ? -kInfinity : sum;
+          const float largest = std::max(before, sink);
+          sum = largest + std::log(fast_exp(before - largest) + fast_exp(sink - largest));
+          const float kept = fast_exp(before - sum);
+          T* const row = head_data<T>(out, pair / out.heads, pair % out.heads) + i * out.stride_s;
+          for (int64_t c = 0; c < out.d; ++c) row[c] = T(static_cast<float>(row[c]) * kept);
+        }
+      }
+    });
+  });
+}
+
+void attention_sink_gradients(TensorView dsinks, ConstHeadsView dout, ConstHeadsView out,
+                              ConstView lse, ConstView sinks, Stream) {
+  dispatch_floating(out.dtype, "attention_sink_gradients", [&]<class T>() {
+    parallel_for(out.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t head = begin; head < end; ++head) {
+        double sum = 0;
+        for (int64_t batch = 0; batch < out.b; ++batch) {
+          for (int64_t i = 0; i < out.s; ++i) {
+            const T* const row = head_data<T>(out, batch, head) + i * out.stride_s;
+            const T* const drow = head_data<T>(dout, batch, head) + i * dout.stride_s;
+            float delta = 0;
+#pragma omp simd reduction(+ : delta)
+            for (int64_t c = 0; c < out.d; ++c) {
+              delta += static_cast<float>(drow[c]) * static_cast<float>(row[c]);
+            }
+            const float log_sum = lse.as<float>()[(batch * out.heads + head) * out.s + i];
+            sum -= fast_exp(sinks.as<float>()[head] - log_sum) * delta;
+          }
+        }
+        dsinks.as<float>()[head] = static_cast<float>(sum);
+      }
+    });
   });
 }
 

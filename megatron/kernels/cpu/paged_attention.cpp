@@ -43,15 +43,15 @@ void add_scaled(float* y, float weight, const T* x, int64_t d) {
   }
 }
 
-// Scores of `length` keys become probabilities times the returned sum, which is NaN if one of them
-// is.
-float exponentials(float* scores, int64_t length) {
+// Scores of `length` keys become probabilities times the returned sum, which has a term of the sink
+// (-infinity: none) and is NaN if one of them is.
+float exponentials(float* scores, int64_t length, float sink) {
   const bool has_nan =
       std::any_of(scores, scores + length, [](float score) { return std::isnan(score); });
   if (has_nan) return std::numeric_limits<float>::quiet_NaN();
-  float largest = -std::numeric_limits<float>::infinity();
+  float largest = sink;
   for (int64_t j = 0; j < length; ++j) largest = std::max(largest, scores[j]);
-  float sum = 0;
+  float sum = fast_exp(sink - largest);
   for (int64_t j = 0; j < length; ++j) {
     scores[j] = fast_exp(scores[j] - largest);
     sum += scores[j];
@@ -90,12 +90,13 @@ struct Paged {
         group(the_group),
         d(store.keys.size(3)) {}
 
-  // Calls f(index, channels) for the first `length` tokens.
+  // Calls f(index, channels) for tokens [begin, length).
   template <class F>
-  void each(int64_t length, const F& f) const {
-    for (int64_t first = 0; first < length; first += page_tokens) {
-      int64_t head = pages[first / page_tokens] * page_tokens * groups + group;
-      const int64_t end = std::min(length, first + page_tokens);
+  void each(int64_t begin, int64_t length, const F& f) const {
+    for (int64_t first = begin, end = 0; first < length; first = end) {
+      const int64_t page = first / page_tokens;
+      int64_t head = (pages[page] * page_tokens + first % page_tokens) * groups + group;
+      end = std::min(length, (page + 1) * page_tokens);
       for (int64_t j = first; j < end; ++j, head += groups) {
         if constexpr (std::is_same_v<S, Float8E4M3>) {
           float channels[kMaxPagedHeadSize];
@@ -131,15 +132,21 @@ struct HeadBias {
 // One query head over the keys and values of its group.
 template <class T, class S>
 void attend(T* out, const T* q, const Paged<S>& keys, const Paged<S>& values, int64_t length,
-            int64_t d, float scale, const HeadBias& bias, float* scores) {
+            int64_t d, const PagedSettings& settings, const HeadBias& bias, float sink,
+            float* scores) {
   float scaled[kMaxPagedHeadSize];
   float sums[kMaxPagedHeadSize] = {};
-  for (int64_t c = 0; c < d; ++c) scaled[c] = static_cast<float>(q[c]) * scale;
-  keys.each(length, [&](int64_t j, const auto* key) {
-    scores[j] = dot(scaled, key, d) + bias.of(j, length);
+  for (int64_t c = 0; c < d; ++c) scaled[c] = static_cast<float>(q[c]) * settings.scale;
+  const int64_t first = settings.window == 0 ? 0 : std::max<int64_t>(0, length - settings.window);
+  const float cap = settings.logit_cap;
+  keys.each(first, length, [&](int64_t j, const auto* key) {
+    const float product = dot(scaled, key, d);
+    const float capped = cap == 0 ? product : cap * fast_tanh(product / cap);
+    scores[j] = capped + bias.of(j, length);
   });
-  const float sum = exponentials(scores, length);
-  values.each(length, [&](int64_t j, const auto* value) { add_scaled(sums, scores[j], value, d); });
+  const float sum = exponentials(scores + first, length - first, sink);
+  values.each(first, length,
+              [&](int64_t j, const auto* value) { add_scaled(sums, scores[j], value, d); });
   for (int64_t c = 0; c < d; ++c) out[c] = T(sums[c] / sum);
 }
 
@@ -178,8 +185,11 @@ void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages
           attend<T, S>(static_cast<T*>(out.data) + token * out.stride_s + out.offset(0, head),
                        static_cast<const T*>(q.data) + token * q.stride_s + q.offset(0, head),
                        Paged<S>(pages, kKey, row_pages, group),
-                       Paged<S>(pages, kValue, row_pages, group), lengths[row], q.d, settings.scale,
-                       HeadBias(settings, head), scores);
+                       Paged<S>(pages, kValue, row_pages, group), lengths[row], q.d, settings,
+                       HeadBias(settings, head),
+                       settings.sinks.data == nullptr ? -std::numeric_limits<float>::infinity()
+                                                      : settings.sinks.as<float>()[head],
+                       scores);
         }
       }
     });
@@ -215,7 +225,7 @@ void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, Const
   dispatch_pages(k.dtype, pages, "take_from_pages", [&]<class T, class S>() {
     const auto take = [&](Kind kind, const HeadsView& x, int64_t head) {
       Paged<S>(pages, kind, row_pages.as<int32_t>(), head)
-          .each(x.s, [&](int64_t token, const auto* channels) {
+          .each(0, x.s, [&](int64_t token, const auto* channels) {
             T* const to = static_cast<T*>(x.data) + token * x.stride_s + x.offset(0, head);
             for (int64_t c = 0; c < x.d; ++c) to[c] = T(static_cast<float>(channels[c]));
           });

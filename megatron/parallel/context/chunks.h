@@ -39,7 +39,7 @@ struct ChunkedAttention {
   // Do scores or dropout depend on the positions of queries and keys, beyond their order?
   bool depends_on_positions() const {
     return options.document_starts.defined() || options.alibi_slopes.defined() ||
-           options.dropout.is_active();
+           options.window > 0 || options.dropout.is_active();
   }
   // Of the queries of this rank's chunk 0 or 1, for positions of the first query and the first key.
   // `starts` is what the settings borrow.
