@@ -90,8 +90,7 @@ TEST(AttentionOptionsTest, CapOfScores) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Problem p = causal("cap", 90);
     p.dtype = dtype;
-    p.settings.scale = 0.5f;
-    p.settings.logit_cap = 1.5f;
+    p.settings.logit_cap = 0.75f;
     check(p);
     p.settings.window = 40;
     p.settings.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};

@@ -142,6 +142,28 @@ TEST(AttentionOpTest, RelativeBias) {
   }
 }
 
+TEST(AttentionOpTest, WindowCapAndSinks) {
+  const std::vector<int32_t> starts = {0, 0, 0, 0, 4, 4, 4, 0, 0, 2, 2, 2, 2, 2};
+  const Tensor documents = tensor_of(starts, {2, 7});
+  for (const float logit_cap : {0.0f, 1.5f}) {
+    check({.name = "attention",
+           .inputs = {random_normal({7, 2, 8 * 3}, {.seed = 1}), random_normal({4}, {.seed = 2})},
+           .op =
+               [=](const auto& in) {
+                 return attention(in[0],
+                                  {.num_heads = 4,
+                                   .num_query_groups = 2,
+                                   .document_starts = documents,
+                                   .dropout = {.key = 5, .first_sample = 1, .probability = 0.2f},
+                                   .window = 3,
+                                   .logit_cap = logit_cap},
+                                  {}, in[1]);
+               },
+           .terms = 64,
+           .fp32_inputs = {1}});
+  }
+}
+
 // The fused layout: with one group, its query heads, then key, then value.
 TEST(AttentionOpTest, ReadsTheFusedLayout) {
   const Tensor q = random_normal({4, 1, 6}, {.seed = 1});   // 2 heads of 3

@@ -50,6 +50,7 @@ struct AttentionCase {
   bool has_alibi = false;
   float dropout = 0;
   int64_t batch = 2;
+  int64_t window = 0;
 };
 
 // Parameters: context-parallel size, and how keys meet queries.
@@ -69,6 +70,8 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
         AttentionCase{.name = "biased", .has_alibi = true},
         AttentionCase{.name = "documents", .groups = 4, .has_documents = true},
         AttentionCase{.name = "dropout", .dropout = 0.3f},
+        AttentionCase{.name = "window", .groups = 4, .window = 16},
+        AttentionCase{.name = "window of documents", .has_documents = true, .window = 5},
         AttentionCase{.name = "all", .has_documents = true, .has_alibi = true, .dropout = 0.3f}}) {
     if (exchange == ContextExchange::kAllToAll && one.groups % ranks != 0) continue;
     SCOPED_TRACE(one.name);
@@ -78,7 +81,9 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
     AttentionOptions options{.num_heads = one.heads,
                              .num_query_groups = one.groups,
                              .dropout = {.key = 9, .first_sample = 3, .probability = one.dropout},
-                             .first_head = 5};
+                             .first_head = 5,
+                             .window = one.window,
+                             .logit_cap = one.window > 0 ? 2.0f : 0.0f};
     if (one.has_alibi) options.alibi_slopes = tensor_of(alibi_slopes(one.heads), {one.heads});
     // Documents of 7 and 9 tokens.
     const auto start_of = [](int64_t batch, int64_t i) {

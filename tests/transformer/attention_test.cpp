@@ -131,6 +131,38 @@ TEST(SelfAttentionTest, CachedScoresHaveTheModelsScale) {
   expect_cached_as_whole(c);
 }
 
+TEST(SelfAttentionTest, CachedKeysAreThoseOfTheWindow) {
+  TransformerConfig c = tiny_config();
+  c.attention_window = 3;
+  c.attn_logit_softcapping = 0.5;
+  c.softmax_type = SoftmaxType::kLearnable;
+  expect_cached_as_whole(c);
+  c.softmax_type = SoftmaxType::kOffByOne;
+  expect_cached_as_whole(c);
+}
+
+TEST(SelfAttentionTest, NoTokenSeesBeyondTheWindow) {
+  TransformerConfig c = tiny_config();
+  c.attention_window = 4;
+  const SelfAttention attention(c, kDecoder.place(0), {}, Stream{});
+  initialize(attention, 2);
+  const Tensor x = random_hidden(kLength, 32, 1);
+  const Tensor before = attended(attention, x, {});
+  const Tensor after = attended(attention, changed(x, 2), {});
+  for (int64_t token = 0; token < kLength; ++token) {
+    EXPECT_EQ(is_same_row(before, after, token), token < 2 || token > 5) << token;
+  }
+}
+
+TEST(SelfAttentionTest, SinksAreParametersOfTheHeads) {
+  TransformerConfig c = tiny_config();
+  c.softmax_type = SoftmaxType::kLearnable;
+  const SelfAttention attention(c, kDecoder.place(0), {}, Stream{});
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : specs(attention)) names.push_back(spec.name);
+  EXPECT_EQ(names.front(), "core_attention.softmax_offset");
+}
+
 // q, k and v by group, as kernels::split_qkv describes it.
 TEST(HeadsTest, SplitAndJoinAreInverse) {
   const Tensor x = random_normal({3, 2, (4 + 2 * 2) * 5}, {.seed = 1});

@@ -93,6 +93,15 @@ std::string layers_in_fp8(const TransformerConfig& c, const Stack& stack, int64_
   return text;
 }
 
+TEST(LayerRecipeTest, SomeLayersHaveAWindow) {
+  TransformerConfig c = tiny_config();
+  c.attention_window = 5;
+  EXPECT_EQ(layer_recipe(c, kDecoder, 1).config.attention_window, 5);
+  c.window_layers = {1, 0};
+  EXPECT_EQ(layer_recipe(c, kDecoder, 0).config.attention_window, 5);
+  EXPECT_EQ(layer_recipe(c, kDecoder, 1).config.attention_window, 0);
+}
+
 TEST(LayerRecipeTest, TheFirstAndTheLastLayersMayStayIn16Bits) {
   TransformerConfig c = tiny_config();
   c.num_layers = 6;
