@@ -34,7 +34,7 @@ void inspect_file(const std::filesystem::path& path, bool as_json) {
 std::string model_name(const CheckpointSource& source) {
   const std::string_view kind = name_of(source.kind());
   return source.hf() == nullptr ? std::string(kind)
-                                : fmt::format("{} ({})", kind, name_of(source.hf()->family));
+                                : fmt::format("{} ({})", kind, source.hf()->family->model_type);
 }
 
 void inspect_directory(const CheckpointSource& source, bool as_json) {
