@@ -2,6 +2,8 @@
 
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
+#include "megatron/kernels/multiply.h"
+#include "megatron/ops/parameter_gradient.h"
 
 namespace megatron {
 namespace {
@@ -36,6 +38,27 @@ Variable scale(const Variable& x, float alpha) {
     kernels::scale(dx.view(), dy.view(), alpha, dx.stream());
     return {dx};
   });
+}
+
+Variable scale_columns(const Variable& x, const Variable& weight) {
+  const TraceRange range("scale_columns", x.stream());
+  expect_shape(weight.shape(), {x.size(-1)}, "scale_columns: weight");
+  Tensor y = empty_like(x.data());
+  kernels::multiply(y.rows(), x.data().rows(), weight.data().view(), y.stream());
+  return record("scale_columns", y, {x, weight},
+                [x = x.data(), w = weight.data(), sink = weight.grad_sink()](
+                    const Tensor& dy, const Wants& wants) -> Grads {
+                  const Stream s = dy.stream();
+                  Tensor dx = wants[0] ? empty_like(x) : Tensor();
+                  if (wants[0]) kernels::multiply(dx.rows(), dy.rows(), w.view(), s);
+                  ParameterGradient dweight(sink, w.shape(), w.dtype(), s, wants[1]);
+                  if (wants[1]) {
+                    Tensor products(x.rows().shape, DType::kFloat32, s);
+                    kernels::multiply(products.view(), dy.rows(), x.rows(), s);
+                    kernels::sum_rows(dweight.view(), products.view(), dweight.beta(), s);
+                  }
+                  return {dx, dweight.result()};
+                });
 }
 
 Variable cast(const Variable& x, DType dtype) {

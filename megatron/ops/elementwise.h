@@ -11,6 +11,9 @@ Variable add(const Variable& x, const Variable& z);
 // y = alpha * x
 Variable scale(const Variable& x, float alpha);
 
+// y[.., j] = x[.., j] * weight[j].   x, y [.., h]   weight [h]. Saves x and weight.
+Variable scale_columns(const Variable& x, const Variable& weight);
+
 // x in another dtype; x itself when it has that dtype. The gradient returns in the dtype of x.
 Variable cast(const Variable& x, DType dtype);
 

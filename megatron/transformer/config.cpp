@@ -490,6 +490,7 @@ void check_gpt_options(const TransformerConfig& c, ProblemList& list) {
   exclude(c.final_logit_softcapping != 0, "--final-logit-softcapping");
   exclude(c.add_output_bias, "--add-output-bias");
   exclude(c.qk_layernorm_of_projection, "--qk-layernorm-of-projection");
+  exclude(c.qk_layernorm_weight_per_head, "--qk-layernorm-weight-per-head");
   exclude(!c.no_rope_layers.empty(), "--no-rope-freq");
   exclude(c.rotary_base_local != 0, "--rotary-base-local");
   exclude(c.learned_position_offset != 0, "--learned-position-offset");
@@ -511,12 +512,25 @@ void check_norms(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   list.require(c.add_norm_bias || c.normalization == Normalization::kLayerNorm,
                "--disable-norm-bias needs --normalization LayerNorm: RMSNorm has no bias; "
                "remove it");
-  if (!c.qk_layernorm_of_projection) return;
-  list.require(c.qk_layernorm, "--qk-layernorm-of-projection needs --qk-layernorm; add it");
-  list.require(c.num_query_groups % tp == 0,
-               fmt::format("--qk-layernorm-of-projection needs --num-query-groups {} to be a "
-                           "multiple of --tensor-model-parallel-size {}; use fewer ranks",
-                           c.num_query_groups, tp));
+  const auto check_heads_norm = [&](bool is_on, const char* flag) {
+    if (!is_on) return;
+    list.require(c.qk_layernorm, fmt::format("{} needs --qk-layernorm; add it", flag));
+    list.require(c.num_query_groups % tp == 0,
+                 fmt::format("{} needs --num-query-groups {} to be a multiple of "
+                             "--tensor-model-parallel-size {}; use fewer ranks",
+                             flag, c.num_query_groups, tp));
+  };
+  check_heads_norm(c.qk_layernorm_of_projection, "--qk-layernorm-of-projection");
+  check_heads_norm(c.qk_layernorm_weight_per_head, "--qk-layernorm-weight-per-head");
+  if (!c.qk_layernorm_weight_per_head) return;
+  list.require(!c.qk_layernorm_of_projection,
+               "--qk-layernorm-weight-per-head contradicts --qk-layernorm-of-projection; remove "
+               "one of them");
+  list.require(!c.apply_layernorm_1p,
+               "--qk-layernorm-weight-per-head does not go with --apply-layernorm-1p; remove one "
+               "of them");
+  list.require(!c.add_norm_bias || c.normalization == Normalization::kRmsNorm,
+               "--qk-layernorm-weight-per-head is a norm without a bias; add --disable-norm-bias");
 }
 
 void check_multipliers(const TransformerConfig& c, ProblemList& list) {

@@ -19,13 +19,6 @@ inline Placement outer_placement(const LayerConfig& config, Stream stream) {
   return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
 }
 
-// For norms of heads. Each tensor-parallel rank applies them to its own heads, so that gradients
-// are partial sums without sequence parallelism, too.
-inline Placement placement_of_head_norms(const LayerConfig& config, const TensorParallel& tp,
-                                         Stream stream) {
-  return {config.params_dtype, stream, tp.size() > 1};
-}
-
 // The Norm of the config's flags.
 struct NormFlags {
   Norm::Kind kind;

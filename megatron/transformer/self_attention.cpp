@@ -1,9 +1,7 @@
 #include "megatron/transformer/self_attention.h"
 
-#include "megatron/ops/elementwise.h"
 #include "megatron/ops/heads.h"
 #include "megatron/ops/rotary.h"
-#include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/query_group.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
@@ -42,49 +40,24 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
       is_summed_by_norm_(!config.parallel_residual &&
                          config.norm_placement == NormPlacement::kBefore),
       qkv_adapter_dropout_(config, place.name + ".self_attention.linear_qkv"),
-      proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj"),
-      norms_projection_(config.qk_layernorm_of_projection) {
+      proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj") {
   add_child("core_attention", core_attention_);
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
   if (!config.qk_layernorm) return;
-  const auto make = [&](std::optional<Norm>& norm, int64_t heads) {
-    const auto [kind, options] = norm_flags(config);
-    // Norms of the projection run alike on every rank.
-    norm.emplace(config.kv_channels * (norms_projection_ ? heads : 1), kind, options,
-                 norms_projection_ ? Placement{config.params_dtype, stream}
-                                   : placement_of_head_norms(config, tp, stream));
-  };
-  make(q_layernorm_, config.num_attention_heads);
-  make(k_layernorm_, config.num_query_groups);
+  q_layernorm_.emplace(config, config.num_attention_heads, tp, stream);
+  k_layernorm_.emplace(config, config.num_query_groups, tp, stream);
   add_child("q_layernorm", *q_layernorm_);
   add_child("k_layernorm", *k_layernorm_);
 }
-
-namespace {
-
-// The norm over all heads of a token, which ranks gather.   heads [s, b, n/tp, d] -> the same
-Variable normed_projection(const Variable& heads, const Norm& norm, const TensorParallel& tp) {
-  const Shape& shape = heads.shape();
-  const Variable own = reshape(heads, {shape[0], shape[1], shape[2] * shape[3]});
-  const Variable all = gather_from_tensor_region(own, tp);
-  return reshape(scatter_to_tensor_region(norm.forward(all), tp), shape);
-}
-
-}  // namespace
 
 Variable SelfAttention::projected(const Variable& x, const ForwardContext& context) const {
   Variable qkv = linear_qkv_.forward(x, qkv_adapter_dropout_.of_columns(x, tp_, context));
   if (num_groups_ < tp_.size()) qkv = gather_query_group(qkv, num_heads_, num_groups_, tp_);
   if (!q_layernorm_) return qkv;
   Heads heads = split_heads(qkv, heads_.num_heads, heads_.num_groups);
-  if (norms_projection_) {
-    heads.q = normed_projection(heads.q, *q_layernorm_, tp_);
-    heads.k = normed_projection(heads.k, *k_layernorm_, tp_);
-  } else {
-    heads.q = q_layernorm_->forward(heads.q);
-    heads.k = k_layernorm_->forward(heads.k);
-  }
+  heads.q = q_layernorm_->forward(heads.q);
+  heads.k = k_layernorm_->forward(heads.k);
   return join_heads(heads);
 }
 

@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "megatron/kernels/rotary.h"
-#include "megatron/nn/layers.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/transformer/core_attention.h"
+#include "megatron/transformer/head_norm.h"
 #include "megatron/transformer/layer_part.h"
 #include "megatron/transformer/lora.h"
 #include "megatron/transformer/stack.h"
@@ -17,8 +17,7 @@ namespace megatron {
 //
 //   x            [s, b, h]             [s/tp, b, h] with sequence parallelism
 //   linear_qkv   [(n + 2g) d / tp, h]  rows by group: its n/g query heads, its key, its value
-//   q_layernorm, k_layernorm  [d]      --qk-layernorm: norms of each head, before rotation; with
-//                                      qk_layernorm_of_projection [n d] and [g d], of all heads
+//   q_layernorm, k_layernorm           --qk-layernorm: head_norm.h, before rotation
 //   linear_proj  [h, n d / tp]
 //   y            as x
 //
@@ -49,9 +48,8 @@ class SelfAttention final : public Attention {
   bool is_summed_by_norm_;  // the output and the residual stream, by the kernel of the next norm
   LoraDropout qkv_adapter_dropout_;
   LoraDropout proj_adapter_dropout_;
-  std::optional<Norm> q_layernorm_;
-  std::optional<Norm> k_layernorm_;
-  bool norms_projection_;
+  std::optional<HeadNorm> q_layernorm_;
+  std::optional<HeadNorm> k_layernorm_;
 };
 
 }  // namespace megatron

@@ -38,6 +38,24 @@ TEST(ElementwiseTest, Scale) {
          }});
 }
 
+TEST(ElementwiseTest, ScaleColumns) {
+  for (const Shape& shape : {Shape{2, 3, 8}, Shape{3, 1}, Shape{2, 19}}) {
+    const int64_t h = shape[-1];
+    check({.name = "scale_columns " + shape.str(),
+           .inputs = {random_normal(shape, {.seed = 1}), random_normal({h}, {.seed = 2})},
+           .op = [](const auto& in) { return scale_columns(in[0], in[1]); },
+           .expected =
+               [h](const auto& in) {
+                 Tensor y = copied(in[0]);
+                 for (int64_t i = 0; i < y.numel(); ++i) {
+                   y.template span<float>()[static_cast<size_t>(i)] =
+                       static_cast<float>(element(in[0], i) * element(in[1], i % h));
+                 }
+                 return y;
+               }});
+  }
+}
+
 TEST(ElementwiseTest, CastReturnsTheGradientInTheDtypeOfItsInput) {
   const Variable x = Variable::leaf(random_normal({2, 3}, {.seed = 1}));
   const Variable y = cast(x, DType::kBFloat16);

@@ -166,7 +166,7 @@ TEST(VocabularyLossTest, LogitsAreMultipliedThenCapped) {
 
   // Pieces, one loss of all logits, and no gradients.
   const Tensor seed = seed_of(1);
-  const float all = vocabulary_loss(whole.product(), targets(), {}).data().item();
+  const double all = vocabulary_loss(whole.product(), targets(), {}).data().item();
   const int64_t bytes = bytes_of(5, kColumns, DType::kFloat32);
   EXPECT_NEAR(vocabulary_loss(whole.product(), targets(), {}, seed, bytes).data().item(), all,
               1e-6);

@@ -265,6 +265,8 @@ TEST_F(LayoutTest, LayerOptionsTrainAsOneRank) {
                    .with("--add-output-bias")},
       {"cohere", model(false)
                      .with("--disable-norm-bias")
+                     .with("--qk-layernorm")
+                     .with("--qk-layernorm-weight-per-head")
                      .with("--learned-position-offset", "2")
                      .with("--residual-multiplier", "0.5")
                      .with("--logits-multiplier", "0.5")}};

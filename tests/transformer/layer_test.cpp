@@ -90,6 +90,7 @@ const std::vector<std::pair<const char*, void (*)(TransformerConfig&)>> kOptions
      [](TransformerConfig& c) {
        c.parallel_residual = c.parallel_residual_shares_norm = true;
        c.add_norm_bias = c.add_bias_linear = false;
+       c.qk_layernorm = c.qk_layernorm_weight_per_head = true;
      }},
     {"granite", [](TransformerConfig& c) { c.residual_multiplier = 0.25; }},
 };

@@ -67,6 +67,13 @@ constexpr LayerRow kLayerRows[] = {
     {"mlp.linear_fc2.bias",
      {"mlp.dense_4h_to_h.bias", "mlp.dense_4h_to_h.bias", "layernorm_mlp.fc2_bias",
       "mlp.linear_fc2.bias", "mlp.linear_fc2.bias"}},
+    {"post_self_attn_layernorm.weight",
+     {"", "", "", "post_self_attn_layernorm.weight", "post_self_attn_layernorm.weight"}},
+    {"post_self_attn_layernorm.bias",
+     {"", "", "", "post_self_attn_layernorm.bias", "post_self_attn_layernorm.bias"}},
+    {"post_mlp_layernorm.weight",
+     {"", "", "", "post_mlp_layernorm.weight", "post_mlp_layernorm.weight"}},
+    {"post_mlp_layernorm.bias", {"", "", "", "post_mlp_layernorm.bias", "post_mlp_layernorm.bias"}},
 };
 
 // What a layer with cross-attention has beside the rows above, or instead of them: the norm before

@@ -49,7 +49,9 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   config.num_attention_heads = 1;
   config.seq_length = config.max_position_embeddings = 1;
   config.qk_layernorm = true;
+  config.norm_placement = NormPlacement::kBoth;
   config.embed_layernorm = is_decoder_only(kind);
+  config.add_output_bias = is_decoder_only(kind);
   config.untie_embeddings_and_output_weights = is_decoder_only(kind);
   if (is_gated) config.activation = Activation::kSwiglu;
   config = resolved(config);

@@ -2,16 +2,29 @@
 
 #include <cmath>
 
+#include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/tiles.h"
 
-// One thread: only BERT's pooler uses it, with one row a sample.
 namespace megatron::kernels::cpu {
+namespace {
+
+// The fewest elements that pay for another thread.
+constexpr int64_t kTanhGrain = 4096;
+
+template <class F>
+void for_tanh_tiles(int64_t n, const F& f) {
+  parallel_for(n, kTanhGrain, [&](int64_t begin, int64_t end) {
+    for_each_tile(end - begin, [&](int64_t at, int64_t count) { f(begin + at, count); });
+  });
+}
+
+}  // namespace
 
 void tanh_forward(TensorView y, ConstView x, Stream) {
   expect_shape(x.shape, y.shape, "tanh_forward: x");
   const TileReader in(x, "tanh_forward");
   const TileWriter out(y, "tanh_forward");
-  for_each_tile(x.numel(), [&](int64_t at, int64_t n) {
+  for_tanh_tiles(x.numel(), [&](int64_t at, int64_t n) {
     Tile x_buffer, y_buffer;
     const float* from = in.read(at, n, x_buffer);
     float* to = out.begin(at, y_buffer);
@@ -26,7 +39,7 @@ void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream) {
   const TileReader dy_tiles(dy, "tanh_backward");
   const TileReader y_tiles(y, "tanh_backward");
   const TileWriter out(dx, "tanh_backward");
-  for_each_tile(dx.numel(), [&](int64_t at, int64_t n) {
+  for_tanh_tiles(dx.numel(), [&](int64_t at, int64_t n) {
     Tile dy_buffer, y_buffer, dx_buffer;
     const float* g = dy_tiles.read(at, n, dy_buffer);
     const float* t = y_tiles.read(at, n, y_buffer);

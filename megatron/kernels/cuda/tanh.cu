@@ -40,7 +40,8 @@ void tanh_forward(TensorView y, ConstView x, Stream stream) {
   expect_shape(x.shape, y.shape, "tanh_forward: x");
   const AnyOutput out = any_output(y, "tanh_forward");
   const AnyInput in = any_input(x, "tanh_forward");
-  for_each_element(y.numel(), false, TanhForward{out, in}, stream);
+  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data), TanhForward{out, in},
+                   stream);
 }
 
 void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream) {
@@ -49,7 +50,8 @@ void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream) {
   const AnyOutput out = any_output(dx, "tanh_backward");
   const AnyInput a = any_input(dy, "tanh_backward");
   const AnyInput b = any_input(y, "tanh_backward");
-  for_each_element(dx.numel(), false, TanhBackward{out, a, b}, stream);
+  const bool aligned = is_aligned(dx.data) && is_aligned(dy.data) && is_aligned(y.data);
+  for_each_element(dx.numel(), aligned, TanhBackward{out, a, b}, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -181,6 +181,10 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                   "keys, like OLMo 2.")
       .architecture();
   flags
+      .add_switch("--qk-layernorm-weight-per-head", c.qk_layernorm_weight_per_head,
+                  "With --qk-layernorm, give each head its own weight, like Cohere.")
+      .architecture();
+  flags
       .add_switch("--embed-layernorm", c.embed_layernorm,
                   "Apply LayerNorm to the word embeddings, like BLOOM.")
       .architecture();

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "megatron/nn/module.h"
+#include "megatron/ops/norm.h"
+#include "megatron/parallel/parallel_context.h"
+#include "megatron/transformer/layer_config.h"
+
+namespace megatron {
+
+// The norm of a layer's queries, or of its keys, before rotation (--qk-layernorm), in one of three
+// forms:
+//
+//   form                               statistics of            weight       bias, of LayerNorm
+//                                      each head                [d]          [d]
+//   qk_layernorm_of_projection         a token's n heads, [1]   [n d]        [n d]
+//   qk_layernorm_weight_per_head       each head                [n/tp, d]    none
+//
+// [1] which tensor-parallel ranks gather.
+class HeadNorm final : public Module {
+ public:
+  // `heads` is n, of the model.
+  HeadNorm(const LayerConfig& config, int64_t heads, const TensorParallel& tp, Stream stream);
+
+  // [s, b, n/tp, d] -> the same
+  Variable forward(const Variable& heads) const;
+
+ private:
+  Variable normed(const Variable& x, const Variable& weight, const Variable& bias) const;
+
+  bool is_rms_norm_;
+  NormOptions options_;
+  TensorParallel tp_;
+  bool is_of_projection_;
+  Variable weight_;
+  Variable bias_;  // undefined: none
+  // With a weight per head: a norm without weights.
+  Variable ones_;
+  Variable zeros_;
+};
+
+}  // namespace megatron
