@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -548,7 +549,29 @@ void check_multipliers(const TransformerConfig& c, ProblemList& list) {
                "--untie-embeddings-and-output-weights");
 }
 
+// Each number of a rotary scaling belongs to some types.
+void check_rope_numbers(const RopeScaling& scaling, ProblemList& list) {
+  using T = RopeScalingType;
+  const RopeScaling unset;
+  const auto needs = [&](bool is_set, const char* flag, std::initializer_list<T> types,
+                         const char* names) {
+    const bool has_type = std::find(types.begin(), types.end(), scaling.type) != types.end();
+    list.require(!is_set || has_type,
+                 fmt::format("{} has no effect without --rope-type {}; remove it", flag, names));
+  };
+  needs(scaling.low_freq_factor != unset.low_freq_factor, "--rope-low-freq-factor", {T::kLlama3},
+        "llama3");
+  needs(scaling.high_freq_factor != unset.high_freq_factor, "--rope-high-freq-factor", {T::kLlama3},
+        "llama3");
+  needs(scaling.attention_factor != 0, "--rope-attention-factor", {T::kYarn, T::kLongRope},
+        "yarn or longrope");
+  needs(!scaling.truncate, "--no-rope-truncate", {T::kYarn}, "yarn");
+  needs(!scaling.short_factor.empty(), "--rope-short-factor", {T::kLongRope}, "longrope");
+  needs(!scaling.long_factor.empty(), "--rope-long-factor", {T::kLongRope}, "longrope");
+}
+
 void check_positions(const TransformerConfig& c, ProblemList& list) {
+  check_rope_numbers(c.rope_scaling, list);
   const bool rotates = c.position_embedding_type == PositionEmbedding::kRope;
   const auto layers = static_cast<int64_t>(c.no_rope_layers.size());
   list.require(layers == 0 || layers == c.num_layers,

@@ -61,9 +61,9 @@ struct Activated {
       if constexpr (!kHasGate) {
         v.values[i] = Function::value(v.values[i]);
       } else if constexpr (kGate == Gate::kFirstHalf) {
-        v.values[i] = Function::value(v.values[i]) * other.values[i];
+        v.values[i] = Function::value(v.values[i]) * linear_half<Function>(other.values[i]);
       } else {
-        v.values[i] = v.values[i] * Function::value(other.values[i]);
+        v.values[i] = linear_half<Function>(v.values[i]) * Function::value(other.values[i]);
       }
     }
     return v;
@@ -106,8 +106,9 @@ struct Derivative {
       const bool is_gate = (col < half()) == (kGate == Gate::kFirstHalf);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        v.values[i] *= is_gate ? linear.values[i] * Function::derivative(gate.values[i])
-                               : Function::value(gate.values[i]);
+        const float l = linear.values[i];
+        v.values[i] *= is_gate ? linear_half<Function>(l) * Function::derivative(gate.values[i])
+                               : linear_half_gradient<Function>(l, Function::value(gate.values[i]));
       }
     }
     return v;

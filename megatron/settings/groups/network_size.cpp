@@ -103,6 +103,41 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture();
   flags.add("--rope-scaling-factor", c.rope_scaling_factor, "Factor of --use-rope-scaling.")
       .architecture();
+  RopeScaling& scaling = c.rope_scaling;
+  flags
+      .add("--rope-low-freq-factor", scaling.low_freq_factor,
+           "Llama 3's rotary scaling divides frequencies that turn less often in the original "
+           "length.")
+      .architecture()
+      .becomes("rope_scaling.low_freq_factor");
+  flags
+      .add("--rope-high-freq-factor", scaling.high_freq_factor,
+           "Llama 3's rotary scaling keeps frequencies that turn more often in the original "
+           "length.")
+      .architecture()
+      .becomes("rope_scaling.high_freq_factor");
+  flags
+      .add_optional("--rope-attention-factor", scaling.attention_factor,
+                    "Factor of cosines and sines with YaRN or LongRoPE; that of the type's "
+                    "formula if not given.")
+      .not_zero()
+      .architecture()
+      .becomes("rope_scaling.attention_factor");
+  flags
+      .add_off("--no-rope-truncate -> rope_truncate", scaling.truncate,
+               "YaRN's ramp need not begin and end at whole numbers, like GPT-OSS.")
+      .architecture()
+      .becomes("rope_scaling.truncate");
+  flags
+      .add("--rope-short-factor", scaling.short_factor,
+           "LongRoPE's divisor of each frequency, up to the original length.")
+      .architecture()
+      .becomes("rope_scaling.short_factor");
+  flags
+      .add("--rope-long-factor", scaling.long_factor,
+           "LongRoPE's divisor of each frequency, beyond the original length.")
+      .architecture()
+      .becomes("rope_scaling.long_factor");
   flags
       .add_optional("--rotary-base-local", c.rotary_base_local,
                     "Base of the rotary frequencies of layers with a window, without scaling, "
