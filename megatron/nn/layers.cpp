@@ -25,10 +25,11 @@ NormedStream Norm::forward(const ResidualSum& sum) const {
   return residual_norm(sum, weight_, bias_, options_);
 }
 
-Linear::Linear(int64_t in, int64_t out, Init init, const Placement& placement)
+Linear::Linear(int64_t in, int64_t out, Init init, const Placement& placement, bool has_bias)
     : weight_(add_parameter("weight", {out, in}, {.role = ParameterRole::kMatrix, .init = init},
-                            placement)),
-      bias_(add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement)) {}
+                            placement)) {
+  if (has_bias) bias_ = add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement);
+}
 
 Variable Linear::forward(const Variable& x) const { return linear(x, weight_, bias_); }
 

@@ -27,12 +27,13 @@ class Norm final : public Module {
 // y = x weight^T + bias, the same on every tensor-parallel rank.   weight [out, in]   bias [out]
 class Linear final : public Module {
  public:
-  Linear(int64_t in, int64_t out, Init init, const Placement& placement);
+  Linear(int64_t in, int64_t out, Init init, const Placement& placement, bool has_bias = true);
 
   // x [.., in] -> [.., out]
   Variable forward(const Variable& x) const;
   // Without the bias, for callers that add it in a fused kernel.
   Variable forward_without_bias(const Variable& x) const;
+  // Undefined when there is none.
   const Variable& bias() const { return bias_; }
 
  private:

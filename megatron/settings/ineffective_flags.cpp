@@ -39,7 +39,7 @@ class IneffectiveFlags {
 
   void model() {
     const TransformerConfig& c = args_.transformer;
-    warn_if(given("num_query_groups") && !c.group_query_attention,
+    warn_if(given("num_query_groups") && !c.group_query_attention && !c.multi_latent_attention,
             "--num-query-groups has no effect without --group-query-attention");
     warn_if(given("lora_dropout") && c.lora_rank == 0,
             "--lora-dropout has no effect without --lora-rank");
@@ -50,8 +50,34 @@ class IneffectiveFlags {
                  given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
             "--rotary-... and --use-rope-scaling have no effect without --position-embedding-type "
             "rope");
+    latent();
     warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
             "--rope-scaling-factor has no effect without --use-rope-scaling");
+  }
+
+  void latent() {
+    const TransformerConfig& c = args_.transformer;
+    const bool is_latent = c.multi_latent_attention;
+    const auto warn_given = [&](std::initializer_list<const char*> dests, const std::string& when) {
+      for (const char* dest : dests) {
+        std::string flag = "--" + std::string(dest);
+        std::ranges::replace(flag, '_', '-');
+        warn_if(given(dest), flag + " has no effect " + when);
+      }
+    };
+    if (is_latent) {
+      warn_given({"kv_channels", "group_query_attention", "num_query_groups", "rotary_interleaved"},
+                 "with --multi-latent-attention");
+    } else {
+      warn_given({"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+                  "rope_type", "rotary_scaling_factor", "original_max_position_embeddings",
+                  "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},
+                 "without --multi-latent-attention");
+    }
+    if (is_latent && c.rope_scaling.type != RopeScalingType::kYarn) {
+      warn_given({"original_max_position_embeddings", "beta_fast", "beta_slow", "mscale"},
+                 "with --rope-type rope");
+    }
   }
 
   void retro() {

@@ -173,6 +173,13 @@ class Resolver {
                                                      : Activation::kGeluErf;
     append(problems_, megatron::problems(args_.activation));
     if (!c.add_bias_linear) args_.activation.bias_gelu_fusion = false;
+    if (c.multi_latent_attention) {
+      // Compat: the defaults of Megatron Core 0.19. Without a factor both types are the same.
+      const bool means_yarn = given("rotary_scaling_factor") && !given("rope_type");
+      if (means_yarn) c.rope_scaling.type = RopeScalingType::kYarn;
+      int64_t& original = c.rope_scaling.original_max_position_embeddings;
+      if (original == 0) original = 4096;
+    }
     if (!args_.transformer.is_encoder_decoder()) return;
     if (c.decoder_num_layers == 0) {
       c.decoder_num_layers = c.num_layers != 0 ? c.num_layers : c.encoder_num_layers;

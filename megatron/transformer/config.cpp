@@ -127,9 +127,9 @@ std::vector<std::string> problems(const ActivationFlags& flags) {
 }
 
 int64_t LayerConfig::rotary_dim() const {
-  return rotary_percent < 1.0
-             ? static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent)
-             : kv_channels;
+  const int64_t channels = multi_latent_attention ? qk_pos_emb_head_dim : kv_channels;
+  return rotary_percent < 1.0 ? static_cast<int64_t>(static_cast<double>(channels) * rotary_percent)
+                              : channels;
 }
 
 namespace {
@@ -162,6 +162,12 @@ TransformerConfig resolved(TransformerConfig config) {
   const int64_t heads = config.num_attention_heads;
   if (config.kv_channels == 0 && heads > 0 && config.hidden_size % heads == 0) {
     config.kv_channels = config.hidden_size / heads;
+  }
+  if (config.multi_latent_attention) {
+    // Keys and values of all heads are padded to one size (LatentHeads).
+    config.kv_channels =
+        std::max(config.qk_head_dim + config.qk_pos_emb_head_dim, config.v_head_dim);
+    config.group_query_attention = false;
   }
   if (!config.group_query_attention) config.num_query_groups = heads;
   if (config.embedding_init_method_std == 0.0) {
@@ -436,6 +442,43 @@ void check_rotary(const LayerConfig& c, ProblemList& list) {
   }
 }
 
+void check_latent(const TransformerConfig& c, ProblemList& list) {
+  if (!c.multi_latent_attention) return;
+  list.require(c.is_decoder_only() && !c.retro.add_retriever,
+               fmt::format("--multi-latent-attention is for a GPT, and this is a {}; remove it",
+                           c.retro.add_retriever ? "Retro" : name_of(c.kind)));
+  list.positive(c.kv_lora_rank, "--kv-lora-rank", "512");
+  list.positive(c.qk_head_dim, "--qk-head-dim", "128");
+  list.positive(c.v_head_dim, "--v-head-dim", "128");
+  list.require(c.q_lora_rank >= 0,
+               fmt::format("--q-lora-rank {} must be greater than 0", c.q_lora_rank));
+  list.require(c.qk_pos_emb_head_dim > 0 && c.qk_pos_emb_head_dim % 2 == 0,
+               fmt::format("--qk-pos-emb-head-dim {} must be even and greater than 0: pairs of "
+                           "channels are rotated",
+                           c.qk_pos_emb_head_dim));
+  constexpr int64_t kMaxHeadSize = 256;  // kernels::attention_forward()
+  list.require(
+      c.kv_channels <= kMaxHeadSize,
+      fmt::format("--multi-latent-attention with --qk-head-dim {}, --qk-pos-emb-head-dim "
+                  "{} and --v-head-dim {} has heads of {} channels; at most {} are "
+                  "possible",
+                  c.qk_head_dim, c.qk_pos_emb_head_dim, c.v_head_dim, c.kv_channels, kMaxHeadSize));
+  list.require(c.position_embedding_type == PositionEmbedding::kRope,
+               "--multi-latent-attention needs --position-embedding-type rope");
+  list.require(!c.attention_output_gate,
+               "--attention-output-gate and --multi-latent-attention exclude each other; keep one");
+  list.require(!c.qk_layernorm_of_projection && !c.qk_layernorm_weight_per_head,
+               "--multi-latent-attention has norms of its latents, not of projections or heads; "
+               "remove one of them");
+  list.require(c.rotary_base_local == 0.0,
+               "--multi-latent-attention has one base of rotary frequencies; remove the local one");
+  list.require(!c.fp8.is_on(),
+               "--fp8-format does not work with --multi-latent-attention yet; remove it");
+  list.require(lora_of(c, "linear_qkv").rank == 0,
+               "--lora-target-modules names linear_qkv, which --multi-latent-attention does not "
+               "have; use linear_proj, linear_fc1, linear_fc2");
+}
+
 void check_vocabulary(const VocabularyConfig& c, int64_t tp, ProblemList& list) {
   list.require(c.true_vocab_size >= 0 &&
                    (c.padded_vocab_size == 0 || c.true_vocab_size <= c.padded_vocab_size),
@@ -642,6 +685,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   check_lengths(c, tp, list);
   check_adapters(c, tp, list);
   check_rotary(c, list);
+  check_latent(c, list);
   check_vocabulary(c, tp, list);
   check_numbers(c, list);
   check_gpt_options(c, list);

@@ -5,6 +5,7 @@
 #include "megatron/core/error.h"
 #include "megatron/transformer/cross_attention.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/latent_attention.h"
 #include "megatron/transformer/mlp.h"
 #include "megatron/transformer/self_attention.h"
 
@@ -30,6 +31,8 @@ std::unique_ptr<LayerPart> make_part(const LayerRecipe& recipe, const BranchReci
   switch (branch.part) {
     case PartKind::kSelfAttention:
       return std::make_unique<SelfAttention>(recipe.config, recipe.place, tp, stream);
+    case PartKind::kLatentAttention:
+      return std::make_unique<LatentAttention>(recipe.config, recipe.place, tp, stream);
     case PartKind::kCrossAttention:
       return std::make_unique<CrossAttention>(recipe.config, recipe.place, tp, stream);
     case PartKind::kMlp:
@@ -54,7 +57,8 @@ LayerRecipe layer_recipe(const TransformerConfig& config, const Stack& stack, in
     if (config.norm_placement == NormPlacement::kAfter) branch.norm.clear();
     recipe.branches.push_back(std::move(branch));
   };
-  add({PartKind::kSelfAttention, "self_attention", "input_layernorm", "post_self_attn_layernorm"});
+  add({config.multi_latent_attention ? PartKind::kLatentAttention : PartKind::kSelfAttention,
+       "self_attention", "input_layernorm", "post_self_attn_layernorm"});
   if (stack.has_cross_attention) {
     if (config.parallel_residual) {
       throw ConfigError("a layer with parallel residuals has no place for cross-attention");

@@ -13,8 +13,8 @@
 
 namespace megatron {
 
-// SelfAttention, CrossAttention, Mlp.
-enum class PartKind { kSelfAttention, kCrossAttention, kMlp };
+// SelfAttention, LatentAttention, CrossAttention, Mlp.
+enum class PartKind { kSelfAttention, kLatentAttention, kCrossAttention, kMlp };
 
 // A branch of the residual stream: a norm, the part that reads it, and a norm of its output.
 struct BranchRecipe {

@@ -8,6 +8,7 @@ namespace megatron {
 // One function per group of --help. Each adds its rows, bound to the fields of `args`.
 void add_network_size_flags(FlagTable& flags, TrainingArgs& args);
 void add_regularization_flags(FlagTable& flags, TrainingArgs& args);
+void add_latent_flags(FlagTable& flags, TrainingArgs& args);
 void add_lora_flags(FlagTable& flags, TrainingArgs& args);
 void add_training_flags(FlagTable& flags, TrainingArgs& args);
 void add_initialization_flags(FlagTable& flags, TrainingArgs& args);

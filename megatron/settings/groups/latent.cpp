@@ -1,0 +1,82 @@
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_latent_flags(FlagTable& flags, TrainingArgs& args) {
+  TransformerConfig& c = args.transformer;
+  RopeScaling& scaling = c.rope_scaling;
+  flags.group("latent attention");
+  flags
+      .add_switch("--multi-latent-attention", c.multi_latent_attention,
+                  "Project queries, keys and values up from short vectors, like DeepSeek-V2.")
+      .only_for({"GPT"})
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_optional("--q-lora-rank", c.q_lora_rank,
+                    "Size of the latent of queries; if not given, they have none.")
+      .only_for({"GPT"})
+      .not_zero()
+      .architecture();
+  flags.add("--kv-lora-rank", c.kv_lora_rank, "Size of the latent of keys and values.")
+      .only_for({"GPT"})
+      .architecture();
+  flags
+      .add("--qk-head-dim", c.qk_head_dim,
+           "Channels of a head of queries and keys that are not rotated.")
+      .only_for({"GPT"})
+      .architecture();
+  flags
+      .add("--qk-pos-emb-head-dim", c.qk_pos_emb_head_dim,
+           "Channels that are rotated; the keys of all heads share them.")
+      .only_for({"GPT"})
+      .architecture();
+  flags.add("--v-head-dim", c.v_head_dim, "Channels of a head of values.")
+      .only_for({"GPT"})
+      .architecture();
+  flags
+      .add_choice("--rope-type", scaling.type,
+                  {{"rope", RopeScalingType::kNone}, {"yarn", RopeScalingType::kYarn}},
+                  "Rotary frequencies of --multi-latent-attention: plain, or YaRN's, which is the "
+                  "default.")
+      .none()
+      .only_for({"GPT"})
+      .architecture()
+      .becomes("rope_scaling.type");
+  flags
+      .add("--rotary-scaling-factor", scaling.factor,
+           "Factor of YaRN: the sequences are longer by it than before.")
+      .only_for({"GPT"})
+      .architecture()
+      .becomes("rope_scaling.factor");
+  flags
+      .add_optional("--original-max-position-embeddings", scaling.original_max_position_embeddings,
+                    "Length before YaRN's scaling; 4096 if not given.")
+      .only_for({"GPT"})
+      .not_zero()
+      .architecture()
+      .becomes("rope_scaling.original_max_position_embeddings");
+  flags
+      .add("--beta-fast", scaling.beta_fast,
+           "YaRN keeps frequencies that turn more often in the original length.")
+      .only_for({"GPT"})
+      .architecture()
+      .becomes("rope_scaling.beta_fast");
+  flags
+      .add("--beta-slow", scaling.beta_slow,
+           "YaRN divides frequencies that turn less often in the original length.")
+      .only_for({"GPT"})
+      .architecture()
+      .becomes("rope_scaling.beta_slow");
+  flags.add("--mscale", scaling.mscale, "YaRN's scale of cosines and sines.")
+      .only_for({"GPT"})
+      .architecture()
+      .becomes("rope_scaling.mscale");
+  flags
+      .add("--mscale-all-dim", scaling.mscale_all_dim,
+           "YaRN's scale of whole queries and keys, by which --mscale is divided.")
+      .only_for({"GPT"})
+      .architecture()
+      .becomes("rope_scaling.mscale_all_dim");
+}
+
+}  // namespace megatron

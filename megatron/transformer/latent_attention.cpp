@@ -1,0 +1,106 @@
+#include "megatron/transformer/latent_attention.h"
+
+#include <cmath>
+
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/init.h"
+#include "megatron/transformer/rotary_frequencies.h"
+
+namespace megatron {
+namespace {
+
+LatentHeads latent_heads(const LayerConfig& config, int64_t tensor_parallel_size) {
+  return {.num_heads = config.num_attention_heads / tensor_parallel_size,
+          .unrotated = config.qk_head_dim,
+          .rotated = config.qk_pos_emb_head_dim,
+          .value = config.v_head_dim};
+}
+
+// The scores' scale is of the keys' true size. It grows with the scaling of rotary frequencies.
+// Compat: Megatron Core 0.19 applies mscale_all_dim with --rope-type rope, too.
+LayerConfig with_latent_scale(LayerConfig config) {
+  if (config.softmax_scale > 0) return config;
+  const double mscale = yarn_mscale(config.rope_scaling.factor, config.rope_scaling.mscale_all_dim);
+  config.softmax_scale =
+      mscale * mscale / std::sqrt(static_cast<double>(latent_heads(config, 1).key()));
+  return config;
+}
+
+}  // namespace
+
+LatentAttention::LatentAttention(const LayerConfig& config, const LayerPlace& place,
+                                 const TensorParallel& tp, Stream stream)
+    : layer_(place.layer),
+      tp_(tp),
+      kv_lora_rank_(config.kv_lora_rank),
+      heads_(latent_heads(config, tp.size())),
+      core_attention_(with_latent_scale(config), RankHeads(config, tp), place.is_causal,
+                      place.name + ".self_attention.core_attention", stream),
+      rotates_(config.position_embedding_type == PositionEmbedding::kRope),
+      linear_kv_down_proj_(config.hidden_size, config.kv_lora_rank + config.qk_pos_emb_head_dim,
+                           input_init(config), placement_of(config, tp, stream), false),
+      linear_kv_up_proj_(config.kv_lora_rank,
+                         config.num_attention_heads * (config.qk_head_dim + config.v_head_dim), tp,
+                         {.has_bias = false, .init = input_init(config)},
+                         placement_of(config, tp, stream)),
+      linear_proj_(config.num_attention_heads * config.v_head_dim, config.hidden_size, tp,
+                   {.has_bias = config.has_proj_bias(),
+                    .init = output_init(config),
+                    .lora = lora_of(config, "linear_proj")},
+                   placement_of(config, tp, stream)),
+      proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj") {
+  const auto placement = placement_of(config, tp, stream);
+  const int64_t query_rows = config.num_attention_heads * latent_heads(config, 1).key();
+  const LinearOptions options{.has_bias = false, .init = input_init(config)};
+  const auto [kind, norm_options] = norm_flags(config);
+  if (config.q_lora_rank == 0) {
+    linear_q_proj_.emplace(config.hidden_size, query_rows, tp, options, placement);
+    add_child("linear_q_proj", *linear_q_proj_);
+  } else {
+    linear_q_down_proj_.emplace(config.hidden_size, config.q_lora_rank, input_init(config),
+                                placement, false);
+    add_child("linear_q_down_proj", *linear_q_down_proj_);
+    if (config.qk_layernorm) {
+      q_layernorm_.emplace(config.q_lora_rank, kind, norm_options, placement);
+      add_child("q_layernorm", *q_layernorm_);
+    }
+    linear_q_up_proj_.emplace(config.q_lora_rank, query_rows, tp, options, placement);
+    add_child("linear_q_up_proj", *linear_q_up_proj_);
+  }
+  add_child("linear_kv_down_proj", linear_kv_down_proj_);
+  if (config.qk_layernorm) {
+    kv_layernorm_.emplace(config.kv_lora_rank, kind, norm_options, placement);
+    add_child("kv_layernorm", *kv_layernorm_);
+  }
+  add_child("linear_kv_up_proj", linear_kv_up_proj_);
+  add_child("linear_proj", linear_proj_);
+}
+
+Variable LatentAttention::queries(const Variable& x) const {
+  if (linear_q_proj_) return linear_q_proj_->forward(x);
+  const Variable latent = linear_q_down_proj_->forward(x);
+  return linear_q_up_proj_->forward(q_layernorm_ ? q_layernorm_->forward(latent) : latent);
+}
+
+Variable LatentAttention::projected(const Variable& x, const ForwardContext& context) const {
+  auto [latent, key] = split_channels(linear_kv_down_proj_.forward(x), kv_lora_rank_);
+  if (kv_layernorm_) latent = kv_layernorm_->forward(latent);
+  // Every rank's heads read the key, so its gradient is a sum over ranks.
+  key = tp_.sequence_parallel ? gather_from_sequence_region(key, tp_)
+                              : copy_to_tensor_region(key, tp_);
+  return join_latent_heads(queries(x), linear_kv_up_proj_.forward(latent), key, heads_,
+                           rotates_ ? context.sequence.rotary_table : Tensor(),
+                           {.position_ids = context.sequence.position_ids});
+}
+
+BiasedOutput LatentAttention::forward(const Variable& x, const ForwardContext& context) const {
+  const Variable qkv = projected(x, context);
+  const bool is_decoding = context.decode.cached != nullptr;
+  const Variable padded = is_decoding ? core_attention_.self_cached(qkv, layer_, context)
+                                      : core_attention_.self(qkv, context);  // [s, b, n d]
+  const Variable y = first_channels(padded, heads_.num_heads, heads_.value);
+  return {linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context)),
+          linear_proj_.bias()};
+}
+
+}  // namespace megatron

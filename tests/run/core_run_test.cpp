@@ -1,0 +1,101 @@
+// GPT models with the options of Megatron Core 0.19, trained as there.
+#include "tests/run/core_run.h"
+
+namespace megatron {
+namespace {
+
+struct CoreCase {
+  const char* folder;
+  const char* name;
+};
+void PrintTo(const CoreCase& c, std::ostream* out) { *out << c.folder << "/" << c.name; }
+std::string name_of_case(const testing::TestParamInfo<CoreCase>& info) {
+  std::string name = info.param.name;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+double loss_of(const IterationResult& result, const std::string& name) {
+  for (const auto& [loss, value] : result.losses) {
+    if (loss == name) return value;
+  }
+  ADD_FAILURE() << "no " << name;
+  return 0;
+}
+
+void expect_iteration(const IterationResult& got, const nlohmann::json& want) {
+  const std::string at = "iteration " + std::to_string(want.at("iteration").get<int>());
+  const double loss = want.at("losses").at("lm loss");
+  EXPECT_NEAR(loss_of(got, "lm loss"), loss, 1e-6 * loss) << at;
+  const double norm = want.at("grad_norm");
+  EXPECT_NEAR(*got.grad_norm, norm, 2e-6 * norm) << at;
+  for (size_t depth = 0; want.contains("mtp") && depth < want.at("mtp").size(); ++depth) {
+    const double value = want.at("mtp")[depth];
+    EXPECT_NEAR(loss_of(got, "mtp_" + std::to_string(depth + 1) + " loss"), value, 1e-6 * value)
+        << at;
+  }
+}
+
+class CoreRunTest : public testing::TestWithParam<CoreCase> {};
+
+TEST_P(CoreRunTest, TrainsAsMegatronCore) {
+  MG_NEEDS_SHARED("golden/mla");
+  const CoreRun run(GetParam().folder, GetParam().name);
+  CoreTrainer trainer(run, run.config({}, 1), comm::Group());
+  for (const nlohmann::json& iteration : run.iterations()) {
+    expect_iteration(trainer.iterate(), iteration);
+    if (iteration.at("iteration") == 1) trainer.expect_gradients(run.gradients());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(LatentAttention, CoreRunTest,
+                         testing::Values(CoreCase{"mla", "mla_qlora"}, CoreCase{"mla", "mla_noq"},
+                                         CoreCase{"mla", "mla_nonorm"}, CoreCase{"mla", "mla_yarn"},
+                                         CoreCase{"mla", "mla_yarn_orig16"},
+                                         CoreCase{"mla", "mla_yarn_v2"}),
+                         name_of_case);
+
+// A run on several ranks follows that on one.
+struct CoreLayout {
+  CoreCase run;
+  int64_t ranks;
+  std::vector<std::string> flags;
+  std::string name;
+};
+void PrintTo(const CoreLayout& c, std::ostream* out) { *out << c.run.name << " " << c.name; }
+
+class CoreLayoutTest : public testing::TestWithParam<CoreLayout> {};
+
+TEST_P(CoreLayoutTest, TrainsAsOneRank) {
+  MG_NEEDS_SHARED("golden/mla");
+  const CoreLayout& layout = GetParam();
+  const CoreRun run(layout.run.folder, layout.run.name);
+  const RunConfig config = run.config(layout.flags, layout.ranks);
+  comm::run_ranks(static_cast<int>(layout.ranks), [&](const comm::Group& world) {
+    CoreTrainer trainer(run, config, world);
+    for (const nlohmann::json& iteration : run.iterations()) {
+      const IterationResult got = trainer.iterate();
+      if (world.rank() + 1 == layout.ranks) expect_iteration(got, iteration);
+    }
+  });
+}
+
+std::vector<CoreLayout> layouts_of(const CoreCase& run) {
+  const std::string tp2 = "--tensor-model-parallel-size";
+  return {{run, 2, {tp2, "2"}, "tp2"},
+          {run, 2, {tp2, "2", "--sequence-parallel"}, "tp2_sp"},
+          {run, 2, {"--pipeline-model-parallel-size", "2"}, "pp2"},
+          {run, 2, {}, "dp2"},
+          {run, 2, {"--context-parallel-size", "2"}, "cp2"},
+          {run,
+           4,
+           {tp2, "2", "--sequence-parallel", "--pipeline-model-parallel-size", "2"},
+           "tp2_sp_pp2"}};
+}
+
+INSTANTIATE_TEST_SUITE_P(LatentAttention, CoreLayoutTest,
+                         testing::ValuesIn(layouts_of({"mla", "mla_qlora"})),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace megatron
