@@ -83,6 +83,20 @@ GptBatch first_tokens(const GptBatch& batch, int64_t length) {
           .first_sample = batch.first_sample};
 }
 
+GptBatch shifted_by_one(GptBatch batch) {
+  const auto shift = [&](auto& rows) {
+    for (auto row = rows.begin(); row != rows.end(); row += batch.seq_length) {
+      std::copy(row + 1, row + batch.seq_length, row);
+      row[batch.seq_length - 1] = 0;
+    }
+  };
+  shift(batch.tokens);
+  shift(batch.labels);
+  shift(batch.loss_mask);
+  shift(batch.position_ids);
+  return batch;
+}
+
 GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64_t num_chunks) {
   const int64_t s = batch.seq_length;
   const int64_t length = s / num_chunks;

@@ -46,6 +46,10 @@ GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
 // The first `length` tokens of every sequence. REQUIRES: length <= seq_length.
 GptBatch first_tokens(const GptBatch& batch, int64_t length);
 
+// Tokens, labels, loss mask and positions one place further on: the last place of every sequence
+// has 0. Sees no document ends.
+GptBatch shifted_by_one(GptBatch batch);
+
 // A context-parallel rank's part of a batch: some of the `num_chunks` equal chunks of every
 // sequence, concatenated. Positions are those of the whole sequence. Document starts are [chunks,
 // b, s / num_chunks], unlike in a whole batch. The loss divisor is chosen so that the mean over

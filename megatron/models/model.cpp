@@ -3,24 +3,31 @@
 namespace megatron {
 
 std::vector<Tensor*> ModelInput::tensors() {
-  return {&tokens.ids,
-          &tokens.order,
-          &position_ids.ids,
-          &position_ids.order,
-          &token_types.ids,
-          &token_types.order,
-          &padding_mask,
-          &document_starts,
-          &prefix_ends,
-          &decoder_tokens.ids,
-          &decoder_tokens.order,
-          &decoder_position_ids.ids,
-          &decoder_position_ids.order,
-          &neighbor_tokens.ids,
-          &neighbor_tokens.order,
-          &neighbor_position_ids.ids,
-          &neighbor_position_ids.order,
-          &chunk_rows};
+  std::vector<Tensor*> all = {&tokens.ids,
+                              &tokens.order,
+                              &position_ids.ids,
+                              &position_ids.order,
+                              &token_types.ids,
+                              &token_types.order,
+                              &padding_mask,
+                              &document_starts,
+                              &prefix_ends,
+                              &decoder_tokens.ids,
+                              &decoder_tokens.order,
+                              &decoder_position_ids.ids,
+                              &decoder_position_ids.order,
+                              &neighbor_tokens.ids,
+                              &neighbor_tokens.order,
+                              &neighbor_position_ids.ids,
+                              &neighbor_position_ids.order,
+                              &chunk_rows};
+  for (FutureTokens& depth : future) {
+    for (RowIds* ids : {&depth.tokens, &depth.position_ids}) {
+      all.push_back(&ids->ids);
+      all.push_back(&ids->order);
+    }
+  }
+  return all;
 }
 
 std::vector<Tensor*> TokenTargets::tensors() {
@@ -37,8 +44,13 @@ BoundaryTensor Model::states_of(int64_t micro_batch_size, int64_t seq_length, DT
 }
 
 Variable token_loss(const Model& model, const Variable& hidden, const TokenTargets& targets) {
+  return token_loss(model, model.vocabulary_product(hidden), targets);
+}
+
+Variable token_loss(const Model& model, const VocabularyProduct& logits,
+                    const TokenTargets& targets) {
   const TransformerConfig& config = model.config();
-  return vocabulary_loss(model.vocabulary_product(hidden),
+  return vocabulary_loss(logits,
                          {.labels = targets.labels,
                           .loss_mask = targets.loss_mask,
                           .divisor = targets.divisor,

@@ -15,6 +15,13 @@
 
 namespace megatron {
 
+// The tokens k positions further on, the inputs of depth k of multi-token prediction. Positions
+// beyond the end of a sequence have token 0 and position 0.
+struct FutureTokens {
+  RowIds tokens = {};        // [b, s]
+  RowIds position_ids = {};  // [b, s]; undefined without a table of positions
+};
+
 // The inputs of a microbatch, on the host or on the model's device. Models ignore inputs that they
 // have no use for, and so do chunks: only a chunk that embeds tokens reads them.
 struct ModelInput {
@@ -24,7 +31,9 @@ struct ModelInput {
   Tensor padding_mask = {};     // encoders: [b, s] bool, true hides a token; undefined: none
   Tensor document_starts = {};  // GPT: [b, s] int32: token i sees [start, i]; undefined: all before
   Tensor prefix_ends = {};      // GPT: [b, s] int32: token i also sees [i, end); undefined: none
-  RowIds decoder_tokens = {};   // T5: [b, sd]
+  // GPT: of depth 1, 2, .. on the chunk with the head; empty: only the next token is predicted.
+  std::vector<FutureTokens> future = {};
+  RowIds decoder_tokens = {};        // T5: [b, sd]
   RowIds decoder_position_ids = {};  // T5: [b, sd]; undefined: 0 .. sd - 1
   // Retro: the tokens of k neighbours of l chunks. Undefined: the model reads none.
   RowIds neighbor_tokens = {};        // [b l k, r], row (sample l + chunk) k + neighbour
@@ -121,5 +130,8 @@ DType residual_dtype(const TransformerConfig& config);
 // same on every tensor-parallel rank. `hidden` is from the chunk with the head.
 //   -> fp32 []
 Variable token_loss(const Model& model, const Variable& hidden, const TokenTargets& targets);
+// The same of other logits than vocabulary_product(hidden).
+Variable token_loss(const Model& model, const VocabularyProduct& logits,
+                    const TokenTargets& targets);
 
 }  // namespace megatron

@@ -1,5 +1,6 @@
 #include "megatron/models/model_task.h"
 
+#include <string>
 #include <utility>
 
 #include "megatron/models/model_chunks.h"
@@ -12,6 +13,9 @@ namespace megatron {
 std::vector<Tensor*> TextMicrobatch::tensors() {
   std::vector<Tensor*> all = input.tensors();
   for (Tensor* target : targets.tensors()) all.push_back(target);
+  for (TokenTargets& depth : future_targets) {
+    for (Tensor* target : depth.tensors()) all.push_back(target);
+  }
   return all;
 }
 
@@ -88,11 +92,22 @@ TextMicrobatch ModelTask::part_of(TextMicrobatch whole, int64_t chunk, Split spl
           "token type");
   prepare(input.decoder_tokens, ends.embeds_decoder_tokens, config.padded_vocab_size, "token id");
   prepare(input.neighbor_tokens, true, config.padded_vocab_size, "token id of a neighbour");
+  if (!ends.has_head) input.future.clear();
+  for (FutureTokens& depth : input.future) {
+    prepare(depth.tokens, true, config.padded_vocab_size, "token id");
+  }
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
-    prepare(input.position_ids, ends.embeds_tokens, config.max_position_embeddings, "position id");
+    const int64_t positions = config.max_position_embeddings;
+    prepare(input.position_ids, ends.embeds_tokens, positions, "position id");
+    for (FutureTokens& depth : input.future) {
+      prepare(depth.position_ids, true, positions, "position id");
+    }
   }
   TokenTargets& targets = whole.targets;
-  if (!ends.has_head) targets = {};
+  if (!ends.has_head) {
+    targets = {};
+    whole.future_targets.clear();
+  }
   if (targets.labels.defined()) expect_labels(targets.labels, config.counted_vocab_size());
   if (config_.training.calculate_per_token_loss && weighs_tokens() && targets.loss_mask.defined() &&
       !targets.divisor.defined()) {
@@ -118,7 +133,7 @@ Activations ModelTask::forward(ModelInput input, int64_t chunk,
 
 MicrobatchOutput ModelTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
                                          std::span<const Variable> activations) {
-  auto [input, targets] = batch.as<TextMicrobatch>();
+  auto [input, targets, future_targets] = batch.as<TextMicrobatch>();
   std::vector<Variable> auxiliary;
   if (grad_enabled()) input.auxiliary_losses = &auxiliary;
   Activations states = forward(std::move(input), chunk, activations);
@@ -127,6 +142,7 @@ MicrobatchOutput ModelTask::forward_step(Split, int64_t chunk, const Microbatch&
   }
   targets.seed = loss_seed_;
   MicrobatchOutput output = loss(model(chunk), states.back(), targets);
+  add_future_losses(output, model(chunk), states, future_targets);
   output.losses.insert(output.losses.end(), auxiliary.begin(), auxiliary.end());
   output.weight = targets.weight;
   return output;
@@ -136,6 +152,27 @@ MicrobatchOutput ModelTask::loss(const Model& model, const Variable& hidden,
                                  const TokenTargets& targets) const {
   const Variable mean = token_loss(model, hidden, targets);
   return {.losses = {mean}, .logged = {{"lm loss", mean.data()}}};
+}
+
+void ModelTask::add_future_losses(MicrobatchOutput& output, const Model& model,
+                                  std::span<const Variable> states,
+                                  std::span<const TokenTargets> targets) const {
+  const TransformerConfig& config = config_.transformer;
+  for (size_t depth = 0; depth < targets.size(); ++depth) {
+    TokenTargets of_depth = targets[depth];
+    of_depth.seed = loss_seed_;
+    VocabularyProduct logits = model.vocabulary_product(states[depth]);
+    if (config.mtp_detach_heads) {
+      logits.weight = logits.weight.detached();
+      if (logits.bias.defined()) logits.bias = logits.bias.detached();
+    }
+    const Variable term = token_loss(model, logits, of_depth);
+    Tensor mean = copied(term.data());
+    scale_inplace(mean, static_cast<float>(static_cast<double>(config.mtp_num_layers) /
+                                           config.mtp_loss_scaling_factor));
+    output.losses.push_back(term);
+    output.logged.emplace_back("mtp_" + std::to_string(depth + 1) + " loss", std::move(mean));
+  }
 }
 
 int64_t ModelTask::tokens_per_sample() const {

@@ -20,6 +20,9 @@ namespace megatron {
 struct TextMicrobatch {
   ModelInput input = {};
   TokenTargets targets = {};
+  // Of each depth of ModelInput::future. The divisors make the losses terms of the model's loss:
+  // --mtp-loss-scaling-factor / --mtp-num-layers times the means.
+  std::vector<TokenTargets> future_targets = {};
 
   std::vector<Tensor*> tensors();
 };
@@ -70,6 +73,10 @@ class ModelTask : public TrainTask {
   // for a backward pass if the split is trained: tokens where they are embedded, targets at the
   // head. Throws ShapeError naming an id that the model has no row for.
   TextMicrobatch part_of(TextMicrobatch whole, int64_t chunk, Split split) const;
+  // Adds the losses of further tokens, whose hidden states come first.
+  void add_future_losses(MicrobatchOutput& output, const Model& model,
+                         std::span<const Variable> states,
+                         std::span<const TokenTargets> targets) const;
   // Runs a chunk on the inputs of such a part, on the model's device.
   Activations forward(ModelInput input, int64_t chunk, std::span<const Variable> activations) const;
 

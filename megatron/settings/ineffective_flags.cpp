@@ -50,12 +50,12 @@ class IneffectiveFlags {
                  given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
             "--rotary-... and --use-rope-scaling have no effect without --position-embedding-type "
             "rope");
-    latent();
+    latent_and_multi_token();
     warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
             "--rope-scaling-factor has no effect without --use-rope-scaling");
   }
 
-  void latent() {
+  void latent_and_multi_token() {
     const TransformerConfig& c = args_.transformer;
     const bool is_latent = c.multi_latent_attention;
     const auto warn_given = [&](std::initializer_list<const char*> dests, const std::string& when) {
@@ -73,6 +73,10 @@ class IneffectiveFlags {
                   "rope_type", "rotary_scaling_factor", "original_max_position_embeddings",
                   "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},
                  "without --multi-latent-attention");
+    }
+    if (c.mtp_num_layers == 0) {
+      warn_given({"mtp_loss_scaling_factor", "mtp_use_repeated_layer", "mtp_detach_heads"},
+                 "without --mtp-num-layers");
     }
     if (is_latent && c.rope_scaling.type != RopeScalingType::kYarn) {
       warn_given({"original_max_position_embeddings", "beta_fast", "beta_slow", "mscale"},

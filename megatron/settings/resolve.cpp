@@ -295,6 +295,13 @@ class Resolver {
         parallel.pipeline_model_parallel_size - (parallel.standalone_embedding_stage ? 1 : 0);
     require(stages > 0 || !parallel.standalone_embedding_stage,
             "--standalone-embedding-stage needs --pipeline-model-parallel-size above 1");
+    const TransformerConfig& c = args_.transformer;
+    require(parallel.pipeline_model_parallel_size == 1 || c.mtp_num_layers == 0 ||
+                (c.position_embedding_type != PositionEmbedding::kLearnedAbsolute &&
+                 !c.embed_layernorm),
+            "--mtp-num-layers with a table of positions or --embed-layernorm needs "
+            "--pipeline-model-parallel-size 1: the last stage has only a copy of the word "
+            "embeddings; use it, or --position-embedding-type rope");
     if (stages <= 1 || layers <= 0) return;
     const bool is_even = parallel.decoder_first_pipeline_num_layers == 0 &&
                          parallel.decoder_last_pipeline_num_layers == 0 &&

@@ -37,6 +37,7 @@ FlagTable training_flags(TrainingArgs& args) {
   add_network_size_flags(flags, args);
   add_regularization_flags(flags, args);
   add_latent_flags(flags, args);
+  add_multi_token_flags(flags, args);
   add_lora_flags(flags, args);
   add_training_flags(flags, args);
   add_initialization_flags(flags, args);

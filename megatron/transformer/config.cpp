@@ -479,6 +479,23 @@ void check_latent(const TransformerConfig& c, ProblemList& list) {
                "have; use linear_proj, linear_fc1, linear_fc2");
 }
 
+void check_multi_token(const TransformerConfig& c, ProblemList& list) {
+  list.require(c.mtp_num_layers >= 0,
+               fmt::format("--mtp-num-layers {} must be at least 0", c.mtp_num_layers));
+  if (c.mtp_num_layers <= 0) return;
+  list.require(c.is_decoder_only() && !c.retro.add_retriever,
+               fmt::format("--mtp-num-layers is for a GPT, and this is a {}; remove it",
+                           c.retro.add_retriever ? "Retro" : name_of(c.kind)));
+  list.require(c.mtp_loss_scaling_factor > 0.0,
+               fmt::format("--mtp-loss-scaling-factor {} must be greater than 0",
+                           c.mtp_loss_scaling_factor));
+  list.require(
+      c.mtp_num_layers < c.seq_length,
+      fmt::format("--mtp-num-layers {} must be below --seq-length {}: the last tokens have "
+                  "none so far beyond them",
+                  c.mtp_num_layers, c.seq_length));
+}
+
 void check_vocabulary(const VocabularyConfig& c, int64_t tp, ProblemList& list) {
   list.require(c.true_vocab_size >= 0 &&
                    (c.padded_vocab_size == 0 || c.true_vocab_size <= c.padded_vocab_size),
@@ -686,6 +703,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   check_adapters(c, tp, list);
   check_rotary(c, list);
   check_latent(c, list);
+  check_multi_token(c, list);
   check_vocabulary(c, tp, list);
   check_numbers(c, list);
   check_gpt_options(c, list);

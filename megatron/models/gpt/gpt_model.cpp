@@ -1,6 +1,8 @@
 #include "megatron/models/gpt/gpt_model.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
@@ -20,18 +22,23 @@ float rounded(float value, DType dtype) {
   return dispatch_floating(dtype, "embedding", [&]<class T>() { return float{T(value)}; });
 }
 
+// Does the end of the model read the table of the embedding?
+bool is_read_at_both_ends(const TransformerConfig& config) {
+  return !config.untie_embeddings_and_output_weights || config.mtp_num_layers > 0;
+}
+
 }  // namespace
 
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
                                          const TensorParallel& tp, Stream stream)
-    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
-                      {.init = embedding_init(config),
-                       .is_tied = !config.untie_embeddings_and_output_weights &&
-                                  chunk.has_embedding != chunk.has_head,
-                       .is_copy = !chunk.has_embedding},
-                      outer_placement(config, stream)) {
+    : word_embeddings(
+          config.padded_vocab_size, config.hidden_size, tp,
+          {.init = embedding_init(config),
+           .is_tied = is_read_at_both_ends(config) && chunk.has_embedding != chunk.has_head,
+           .is_copy = !chunk.has_embedding},
+          outer_placement(config, stream)) {
   add_child("word_embeddings", word_embeddings);
-  if (!chunk.has_embedding) return;  // a copy that only makes logits
+  if (!chunk.has_embedding) return;  // a copy
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
     position_embeddings.emplace(config.max_position_embeddings + config.learned_position_offset,
                                 config.hidden_size, embedding_init(config),
@@ -62,11 +69,15 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
                tp, stream, make) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
-  if (chunk.has_embedding || (chunk.has_head && is_tied)) {
+  if (chunk.has_embedding || (chunk.has_head && is_read_at_both_ends(config))) {
     embedding_.emplace(config, chunk, tp, stream);
     add_child("embedding", *embedding_);
   }
   add_child("decoder", decoder_);
+  if (chunk.has_head && config.mtp_num_layers > 0) {
+    mtp_.emplace(config, Stack{.name = "decoder"}, tp, stream, make);
+    add_child("mtp", *mtp_);
+  }
   if (chunk.has_head && !is_tied) {
     output_layer_.emplace(config.hidden_size, config.padded_vocab_size, tp,
                           LinearOptions{.has_bias = config.add_output_bias,
@@ -135,16 +146,16 @@ Variable GptModel::looked_up(const RowIds& tokens, RowIds position_ids, DropoutK
 
 Activations GptModel::forward(const ModelInput& input, std::span<const Variable> activations,
                               RandomState& random) const {
-  return {run(input, activations.empty() ? Variable() : activations[0], random, nullptr)};
+  return run(input, activations.empty() ? Variable() : activations[0], random, nullptr);
 }
 
 Variable GptModel::forward_cached(const ModelInput& input, const Variable& hidden,
                                   RandomState& random, CachedBatch& cached) const {
-  return run(input, hidden, random, &cached);
+  return run(input, hidden, random, &cached).back();
 }
 
-Variable GptModel::run(const ModelInput& input, const Variable& hidden, RandomState& random,
-                       CachedBatch* cached) const {
+Activations GptModel::run(const ModelInput& input, const Variable& hidden, RandomState& random,
+                          CachedBatch* cached) const {
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
@@ -163,7 +174,17 @@ Variable GptModel::run(const ModelInput& input, const Variable& hidden, RandomSt
   const std::unique_ptr<ModelContext> own = model_context(input, random, cached);
   context.model = own.get();
   context.auxiliary_losses = input.auxiliary_losses;
-  return decoder_.forward(x, context);
+  Variable y = decoder_.forward(x, context);
+  if (input.future.empty()) return {std::move(y)};
+  const auto embedded = [&](int64_t k) {
+    const FutureTokens& future = input.future[static_cast<size_t>(k - 1)];
+    const uint64_t site = hash_of("mtp.embedding.dropout." + std::to_string(k));
+    return looked_up(future.tokens, future.position_ids,
+                     random.dropout_key(site, static_cast<float>(config_.hidden_dropout)));
+  };
+  Activations states = mtp_->forward(y, embedded, context);
+  states.push_back(std::move(y));
+  return states;
 }
 
 ChunkBoundary GptModel::boundary(int64_t micro_batch_size, int64_t seq_length) const {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "megatron/models/gpt/multi_token.h"
 #include "megatron/models/model.h"
 #include "megatron/nn/layers.h"
 #include "megatron/parallel/tensor/linear.h"
@@ -21,12 +22,15 @@ namespace megatron {
 class GptModel : public Model {
  public:
   // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
-  // a checkpoint fills them. With tied embeddings, a chunk that has only the head has a copy.
+  // a checkpoint fills them. A chunk that has only the head has a copy of the embedding if it is
+  // tied or if further tokens are predicted.
   GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
            Stream stream, const ContextParallel& cp = {});
   // The whole model on one rank.
   GptModel(const TransformerConfig& config, Stream stream);
 
+  // With future tokens the chunk with the head first returns the hidden states of each depth of
+  // multi-token prediction.
   Activations forward(const ModelInput& input, std::span<const Variable> activations,
                       RandomState& random) const override;
   // The same for generation, outside grad mode: the tokens [1, s] with their position_ids are those
@@ -58,8 +62,8 @@ class GptModel : public Model {
   Variable looked_up(const RowIds& tokens, RowIds position_ids, DropoutKey dropout) const;
 
  private:
-  Variable run(const ModelInput& input, const Variable& hidden, RandomState& random,
-               CachedBatch* cached) const;
+  Activations run(const ModelInput& input, const Variable& hidden, RandomState& random,
+                  CachedBatch* cached) const;
 
   ModelChunk chunk_;
   ContextParallel cp_;
@@ -77,6 +81,7 @@ class GptModel : public Model {
   };
   std::optional<EmbeddingParts> embedding_;  // where the model begins, and copied where it ends
   TransformerBlock decoder_;
+  std::optional<MultiTokenPrediction> mtp_;           // where the model ends
   std::optional<ColumnParallelLinear> output_layer_;  // untied embeddings only
 };
 

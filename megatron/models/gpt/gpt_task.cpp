@@ -1,5 +1,7 @@
 #include "megatron/models/gpt/gpt_task.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "megatron/data/gpt_dataset.h"
@@ -89,7 +91,41 @@ TextMicrobatch GptTask::part_of_batch(const GptBatch& whole, int64_t chunk, Spli
   if (batch.loss_divisor > 0 && !counts_tokens) {
     made.targets.divisor = tensor_of(std::vector{batch.loss_divisor}, {});
   }
+  if (split == Split::kTrain && model(chunk).ends().has_head) add_future(made, whole);
   return part_of(std::move(made), chunk, split);
+}
+
+void GptTask::add_future(TextMicrobatch& made, const GptBatch& whole) const {
+  const TransformerConfig& c = config().transformer;
+  const ContextParallel& cp = parallel().context;
+  const auto sum_of = [](const std::vector<float>& mask) {
+    return std::accumulate(mask.begin(), mask.end(), 0.0F);
+  };
+  GptBatch shifted = whole;
+  for (int64_t depth = 0; depth < c.mtp_num_layers; ++depth) {
+    shifted = shifted_by_one(std::move(shifted));
+    std::optional<GptBatch> part;
+    if (cp.size() > 1) part = chunks_of(shifted, cp.chunks(), 2 * cp.size());
+    const GptBatch& batch = part ? *part : shifted;
+    const Shape shape = {batch.micro_batch_size, batch.seq_length};
+    FutureTokens& future = made.input.future.emplace_back();
+    future.tokens = tensor_of(batch.tokens, shape);
+    if (c.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
+      future.position_ids = tensor_of(batch.position_ids, shape);
+    }
+    const float counted = std::max(sum_of(shifted.loss_mask), 1.0F);
+    float divisor = part && part->loss_divisor > 0 ? part->loss_divisor : counted;
+    if (config().training.calculate_per_token_loss && whole.loss_divisor == 0) {
+      // Means over all positions: the sums of the masks are weighed as those of the next token.
+      divisor =
+          static_cast<float>(shape.numel()) * counted / std::max(sum_of(whole.loss_mask), 1.0F);
+    }
+    divisor *=
+        static_cast<float>(static_cast<double>(c.mtp_num_layers) / c.mtp_loss_scaling_factor);
+    made.future_targets.push_back({.labels = tensor_of(batch.labels, shape),
+                                   .loss_mask = tensor_of(batch.loss_mask, shape),
+                                   .divisor = tensor_of(std::vector{divisor}, {})});
+  }
 }
 
 int64_t GptTask::trailing_ids_per_sample() const {

@@ -37,6 +37,8 @@ class GptTask : public ModelTask {
  private:
   // Whether positions or lengths differ from batch to batch, or from rank to rank.
   bool reads_positions() const;
+  // Adds the part of the inputs and targets of multi-token prediction.
+  void add_future(TextMicrobatch& made, const GptBatch& whole) const;
   // Applies the curriculum to a training microbatch.
   void shorten(GptBatch& batch) const;
 

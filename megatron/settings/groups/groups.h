@@ -9,6 +9,7 @@ namespace megatron {
 void add_network_size_flags(FlagTable& flags, TrainingArgs& args);
 void add_regularization_flags(FlagTable& flags, TrainingArgs& args);
 void add_latent_flags(FlagTable& flags, TrainingArgs& args);
+void add_multi_token_flags(FlagTable& flags, TrainingArgs& args);
 void add_lora_flags(FlagTable& flags, TrainingArgs& args);
 void add_training_flags(FlagTable& flags, TrainingArgs& args);
 void add_initialization_flags(FlagTable& flags, TrainingArgs& args);

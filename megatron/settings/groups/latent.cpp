@@ -79,4 +79,27 @@ void add_latent_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("rope_scaling.mscale_all_dim");
 }
 
+void add_multi_token_flags(FlagTable& flags, TrainingArgs& args) {
+  TransformerConfig& c = args.transformer;
+  flags.group("multi-token prediction");
+  flags
+      .add_optional("--mtp-num-layers", c.mtp_num_layers,
+                    "Predict so many tokens beyond the next, each with a layer of its own.")
+      .only_for({"GPT"})
+      .architecture();
+  flags
+      .add("--mtp-loss-scaling-factor", c.mtp_loss_scaling_factor,
+           "Weight of the mean of their losses.")
+      .only_for({"GPT"});
+  flags
+      .add_switch("--mtp-use-repeated-layer", c.mtp_use_repeated_layer,
+                  "Use one layer for all further tokens.")
+      .only_for({"GPT"})
+      .architecture();
+  flags
+      .add_switch("--mtp-detach-heads", c.mtp_detach_heads,
+                  "Train the layers of further tokens alone with their losses.")
+      .only_for({"GPT"});
+}
+
 }  // namespace megatron
