@@ -34,7 +34,7 @@ LatentAttention::LatentAttention(const LayerConfig& config, const LayerPlace& pl
       tp_(tp),
       kv_lora_rank_(config.kv_lora_rank),
       heads_(latent_heads(config, tp.size())),
-      core_attention_(with_latent_scale(config), RankHeads(config, tp), place.is_causal,
+      core_attention_(with_latent_scale(config), RankHeads(config, tp), place.is_causal, tp,
                       place.name + ".self_attention.core_attention", stream),
       rotates_(config.position_embedding_type == PositionEmbedding::kRope),
       linear_kv_down_proj_(config.hidden_size, config.kv_lora_rank + config.qk_pos_emb_head_dim,
@@ -49,6 +49,7 @@ LatentAttention::LatentAttention(const LayerConfig& config, const LayerPlace& pl
                     .lora = lora_of(config, "linear_proj")},
                    placement_of(config, tp, stream)),
       proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj") {
+  add_child("core_attention", core_attention_);
   const auto placement = placement_of(config, tp, stream);
   const int64_t query_rows = config.num_attention_heads * latent_heads(config, 1).key();
   const LinearOptions options{.has_bias = false, .init = input_init(config)};

@@ -58,6 +58,13 @@ INSTANTIATE_TEST_SUITE_P(LatentAttention, CoreRunTest,
                                          CoreCase{"mla", "mla_yarn_v2"}),
                          name_of_case);
 
+INSTANTIATE_TEST_SUITE_P(MultiToken, CoreRunTest,
+                         testing::Values(CoreCase{"mtp", "mtp1"}, CoreCase{"mtp", "mtp1_scale1"},
+                                         CoreCase{"mtp", "mtp2"}, CoreCase{"mtp", "mtp2_tied"},
+                                         CoreCase{"mtp", "mtp2_repeated"},
+                                         CoreCase{"mtp", "mtp2_per_token"}),
+                         name_of_case);
+
 // A run on several ranks follows that on one.
 struct CoreLayout {
   CoreCase run;
@@ -98,6 +105,12 @@ std::vector<CoreLayout> layouts_of(const CoreCase& run) {
 
 INSTANTIATE_TEST_SUITE_P(LatentAttention, CoreLayoutTest,
                          testing::ValuesIn(layouts_of({"mla", "mla_qlora"})),
+                         [](const auto& one) { return one.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(MultiToken, CoreLayoutTest, testing::ValuesIn(layouts_of({"mtp", "mtp2"})),
+                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(TiedMultiToken, CoreLayoutTest,
+                         testing::ValuesIn(layouts_of({"mtp", "mtp2_tied"})),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace
