@@ -69,18 +69,22 @@ class IneffectiveFlags {
       warn_given({"kv_channels", "group_query_attention", "num_query_groups", "rotary_interleaved"},
                  "with --multi-latent-attention");
     } else {
-      warn_given({"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-                  "rope_type", "rotary_scaling_factor", "original_max_position_embeddings",
-                  "beta_fast", "beta_slow", "mscale", "mscale_all_dim"},
-                 "without --multi-latent-attention");
+      warn_given(
+          {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"},
+          "without --multi-latent-attention");
+    }
+    const RopeScalingType type = c.rope_scaling.type;
+    if (type == RopeScalingType::kNone) {
+      warn_given({"original_max_position_embeddings"}, "without --rope-type");
+      if (!is_latent) warn_given({"rotary_scaling_factor"}, "without --rope-type");
+    }
+    if (type != RopeScalingType::kYarn) {
+      warn_given({"beta_fast", "beta_slow", "mscale"}, "without --rope-type yarn");
+      if (!is_latent) warn_given({"mscale_all_dim"}, "without --rope-type yarn");
     }
     if (c.mtp_num_layers == 0) {
       warn_given({"mtp_loss_scaling_factor", "mtp_use_repeated_layer", "mtp_detach_heads"},
                  "without --mtp-num-layers");
-    }
-    if (is_latent && c.rope_scaling.type != RopeScalingType::kYarn) {
-      warn_given({"original_max_position_embeddings", "beta_fast", "beta_slow", "mscale"},
-                 "with --rope-type rope");
     }
   }
 

@@ -10,7 +10,7 @@ void add_latent_flags(FlagTable& flags, TrainingArgs& args) {
       .add_switch("--multi-latent-attention", c.multi_latent_attention,
                   "Project queries, keys and values up from short vectors, like DeepSeek-V2.")
       .only_for({"GPT"})
-      .architecture(FromCheckpoint::kAlways);
+      .architecture();
   flags
       .add_optional("--q-lora-rank", c.q_lora_rank,
                     "Size of the latent of queries; if not given, they have none.")
@@ -33,24 +33,32 @@ void add_latent_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--v-head-dim", c.v_head_dim, "Channels of a head of values.")
       .only_for({"GPT"})
       .architecture();
+  using S = RopeScalingType;
   flags
       .add_choice("--rope-type", scaling.type,
-                  {{"rope", RopeScalingType::kNone}, {"yarn", RopeScalingType::kYarn}},
-                  "Rotary frequencies of --multi-latent-attention: plain, or YaRN's, which is the "
-                  "default.")
+                  {{"rope", S::kNone},
+                   {"yarn", S::kYarn},
+                   {"linear", S::kLinear},
+                   {"llama3", S::kLlama3},
+                   {"dynamic", S::kDynamic},
+                   {"longrope", S::kLongRope}},
+                  "Scaling of the rotary frequencies for sequences longer than the original ones; "
+                  "rope: none. With --multi-latent-attention a factor means yarn.")
       .none()
       .only_for({"GPT"})
       .architecture()
       .becomes("rope_scaling.type");
   flags
       .add("--rotary-scaling-factor", scaling.factor,
-           "Factor of YaRN: the sequences are longer by it than before.")
+           "Factor of --rope-type: how much longer sequences are than the original ones.")
       .only_for({"GPT"})
       .architecture()
       .becomes("rope_scaling.factor");
   flags
-      .add_optional("--original-max-position-embeddings", scaling.original_max_position_embeddings,
-                    "Length before YaRN's scaling; 4096 if not given.")
+      .add_optional(
+          "--original-max-position-embeddings", scaling.original_max_position_embeddings,
+          "Length before the scaling of --rope-type; 4096 with --multi-latent-attention if not "
+          "given.")
       .only_for({"GPT"})
       .not_zero()
       .architecture()
