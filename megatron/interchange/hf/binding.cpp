@@ -26,9 +26,8 @@ constexpr HfActivation kActivations[] = {
     {"relu2", Activation::kSquaredRelu},
 };
 constexpr HfActivation kSilu[] = {{"silu", Activation::kSwiglu}, {"swish", Activation::kSwiglu}};
-constexpr HfActivation kGatedGelu[] = {{"gelu_pytorch_tanh", Activation::kGegluTanh},
-                                       {"gelu_new", Activation::kGegluTanh},
-                                       {"gelu", Activation::kGeglu}};
+constexpr HfActivation kGatedGelu[] = {{"gelu_pytorch_tanh", Activation::kGegluTanhFirst},
+                                       {"gelu_new", Activation::kGegluTanhFirst}};
 
 // Fields of every model: how it is trained or generates, and what transformers keeps for itself.
 constexpr const char* kCommonFields[] = {
@@ -146,6 +145,12 @@ void HfBinding::unsupported(const char* name, std::string_view why) {
 
 void HfBinding::write(const char* name, const json& value) { (*to_)[name] = value; }
 
+void HfBinding::write_texts(const char* name, const std::vector<std::string>& texts) {
+  write(name, texts);
+}
+
+void HfBinding::write_sizes(const char* name, const std::vector<int>& sizes) { write(name, sizes); }
+
 int64_t HfBinding::size_of(const char* name, int64_t otherwise) {
   const json* value = find(name);
   if (value == nullptr) return otherwise;
@@ -250,6 +255,13 @@ void HfBinding::size(const char* name, int64_t& setting, int64_t otherwise) {
   bind(setting);
   if (!reads()) return write(name, setting);
   setting = size_of(name, otherwise);
+}
+
+void HfBinding::size_from_zero(const char* name, int64_t& setting, int64_t otherwise) {
+  bind(setting);
+  if (!reads()) return write(name, setting);
+  const json* value = find(name);
+  setting = value != nullptr && *value == 0 ? 0 : size_of(name, otherwise);
 }
 
 void HfBinding::size_or_null(const char* name, int64_t& setting, int64_t otherwise) {

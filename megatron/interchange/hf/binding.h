@@ -58,6 +58,7 @@ class HfBinding {
 
   void size(const char* name, int64_t& setting);  // required
   void size(const char* name, int64_t& setting, int64_t otherwise);
+  void size_from_zero(const char* name, int64_t& setting, int64_t otherwise);
   // 0 is null in the file; `otherwise` holds where the field is absent.
   void size_or_null(const char* name, int64_t& setting, int64_t otherwise);
   void number(const char* name, double& setting, double otherwise);
@@ -125,6 +126,8 @@ class HfBinding {
 
   // Writing: values for which no function above suits.
   void write(const char* name, const nlohmann::json& value);
+  void write_texts(const char* name, const std::vector<std::string>& texts);
+  void write_sizes(const char* name, const std::vector<int>& sizes);
   void differs(const char* phrase) { report_.differences.emplace_back(phrase); }
 
   // Fields of the object, and of those inside, that nothing was bound to, with the nearest name

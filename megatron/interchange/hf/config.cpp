@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -48,8 +49,15 @@ void expect_defaults(HfBinding& f, TransformerConfig& c) {
   const auto expect = [&]<class T, class C>(T C::*setting, const char* phrase) {
     f.fixed_unless_bound(c.*setting, usual.*setting, phrase);
   };
-  if (c.add_bias_linear) c.add_qkv_bias = false;  // it has no effect
+  // Position embeddings that no fields describe.
+  if (c.position_embedding_type == PositionEmbedding::kRope) {
+    expect(&TransformerConfig::rotary_base, "another rotary base");
+    expect(&TransformerConfig::rotary_seq_len_interpolation_factor, "interpolated positions");
+    f.fixed_unless_bound(c.rope_scaling.type, RopeScalingType::kNone, "rope scaling");
+  }
   expect(&TransformerConfig::add_bias_linear, "no biases in linear layers");
+  expect(&TransformerConfig::add_attention_bias, "biases of attention alone");
+  expect(&TransformerConfig::add_norm_bias, "LayerNorm without a bias");
   expect(&TransformerConfig::add_qkv_bias, "a bias of the QKV projection alone");
   expect(&TransformerConfig::embed_layernorm, "a norm on the embedding or none");
   expect(&TransformerConfig::parallel_residual, "parallel residuals");
@@ -60,6 +68,8 @@ void expect_defaults(HfBinding& f, TransformerConfig& c) {
   expect(&TransformerConfig::use_rope_scaling, "rope scaling");
   expect(&TransformerConfig::apply_layernorm_1p, "--apply-layernorm-1p");
   expect(&TransformerConfig::qk_layernorm, "--qk-layernorm");
+  expect(&TransformerConfig::qk_layernorm_of_projection, "--qk-layernorm-of-projection");
+  expect(&TransformerConfig::qk_layernorm_weight_per_head, "norms of each head's own weight");
   expect(&TransformerConfig::softmax_scale, "--softmax-scale");
   expect(&TransformerConfig::attention_window, "a window of attention");
   expect(&TransformerConfig::window_layers, "layers with a window of attention");
@@ -69,6 +79,7 @@ void expect_defaults(HfBinding& f, TransformerConfig& c) {
   expect(&TransformerConfig::rotary_base_local, "a rotary base of layers with a window");
   expect(&TransformerConfig::no_rope_layers, "layers without rotary positions");
   expect(&TransformerConfig::learned_position_offset, "an offset of learned positions");
+  expect(&TransformerConfig::alibi_before_scaling, "--alibi-before-scaling");
   expect(&TransformerConfig::residual_multiplier, "a multiplier of residual branches");
   expect(&TransformerConfig::embedding_multiplier, "a multiplier of embeddings");
   expect(&TransformerConfig::logits_multiplier, "a multiplier of logits");
@@ -80,8 +91,23 @@ void expect_defaults(HfBinding& f, TransformerConfig& c) {
   f.fixed_unless_bound(c.retro.add_retriever, false, "--retro-add-retriever");
 }
 
+// The configuration without settings that have no effect.
+TransformerConfig without_ineffective(TransformerConfig c) {
+  if (c.add_attention_bias == c.add_bias_linear) c.add_attention_bias.reset();
+  if (c.has_proj_bias()) c.add_qkv_bias = false;
+  if (c.normalization == Normalization::kRmsNorm) c.add_norm_bias = true;
+  if (c.softmax_scale == std::pow(static_cast<double>(c.kv_channels), -0.5)) c.softmax_scale = 0.0;
+  if (c.attention_window == 0) c.window_layers.clear();
+  if (std::ranges::count(c.window_layers, 0) == 0) c.window_layers.clear();
+  if (std::ranges::count(c.no_rope_layers, 0) == std::ssize(c.no_rope_layers)) {
+    c.no_rope_layers.clear();
+  }
+  return c;
+}
+
 // The fields of the configuration, as far as the family can express it.
-json fields_of(const HfFamily& family, TransformerConfig config, HfReport& report) {
+json fields_of(const HfFamily& family, const TransformerConfig& model, HfReport& report) {
+  TransformerConfig config = without_ineffective(model);
   json document = json::object();
   HfBinding fields(document, report);
   family.bind(fields, config);

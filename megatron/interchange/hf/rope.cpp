@@ -152,35 +152,50 @@ json rope_object(const TransformerConfig& config) {
 
 }  // namespace
 
-void bind_hf_rope(HfBinding& fields, TransformerConfig& config, const HfRope& rope) {
-  constexpr const char* kScaling = "rope_scaling";
-  constexpr const char* kParameters = "rope_parameters";
-  static constexpr const char* kObjects[] = {kScaling, kParameters};
+namespace {
+
+constexpr const char* kRopeScaling = "rope_scaling";
+constexpr const char* kRopeParameters = "rope_parameters";
+constexpr const char* kFullLayers = "full_attention";
+constexpr const char* kWindowLayers = "sliding_attention";
+
+void write_rope(HfBinding& fields, const TransformerConfig& config, const HfRope& rope) {
+  fields.expect(rope.turns_parts || config.rotary_percent == 1.0,
+                "rotary positions of a part of each head (--rotary-percent)");
+  fields.expect(!config.use_rope_scaling || config.rotary_seq_len_interpolation_factor == 1,
+                "rope scaling beside interpolated positions");
+  fields.write(rope.theta, config.rotary_base);
+  if (rope.turns_parts) fields.write(rope.part, config.rotary_percent);
+  const json object = rope_object(config);
+  // transformers 5 reads rope_parameters, earlier versions rope_scaling.
+  fields.write(kRopeParameters, object);
+  fields.write(kRopeScaling, object["rope_type"] == "default" ? json() : object);
+}
+
+void bind_rope_settings(HfBinding& fields, TransformerConfig& config, const HfRope& rope) {
+  static constexpr const char* kObjects[] = {kRopeScaling, kRopeParameters};
   fields.ignore(kObjects);
   fields.fixed(config.position_embedding_type, PositionEmbedding::kRope,
                "the kind of position embedding");
   fields.fixed(config.rotary_interleaved, rope.is_interleaved, "--rotary-interleaved");
+  fields.bind(config.rotary_base);
   fields.bind(config.rotary_percent);
+  fields.bind(config.rotary_seq_len_interpolation_factor);
   fields.bind(config.use_rope_scaling);
   fields.bind(config.rope_scaling);
-  if (!fields.reads()) {
-    fields.expect(rope.turns_parts || config.rotary_percent == 1.0,
-                  "rotary positions of a part of each head (--rotary-percent)");
-    fields.expect(!config.use_rope_scaling || config.rotary_seq_len_interpolation_factor == 1,
-                  "rope scaling beside interpolated positions");
-    fields.write(rope.theta, config.rotary_base);
-    if (rope.turns_parts) fields.write(rope.part, config.rotary_percent);
-    const json object = rope_object(config);
-    // transformers 5 reads rope_parameters, earlier versions rope_scaling.
-    fields.write(kParameters, object);
-    fields.write(kScaling, object["rope_type"] == "default" ? json() : object);
-    return;
-  }
+}
+
+}  // namespace
+
+void bind_hf_rope(HfBinding& fields, TransformerConfig& config, const HfRope& rope) {
+  bind_rope_settings(fields, config, rope);
+  if (!fields.reads()) return write_rope(fields, config, rope);
   config.rotary_base = fields.number_of(rope.theta, rope.default_theta);
   config.rotary_percent = fields.number_of(rope.part, rope.default_part);
-  HfBinding* older = fields.object(kScaling);
-  const char* name = older != nullptr && !older->is_empty() ? kScaling : kParameters;
-  HfBinding* object = name == kScaling ? older : fields.object(name);
+  HfBinding* older = fields.object(kRopeScaling);
+  const char* name = older != nullptr && !older->is_empty() ? kRopeScaling : kRopeParameters;
+  HfBinding* object = name == kRopeScaling ? older : fields.object(name);
+  if (object != nullptr && object->has(kFullLayers)) object = object->object(kFullLayers);
   if (object != nullptr) read_rope(*object, fields, name, config);
   if (rope.turns_parts || config.rotary_percent == 1.0) return;
   // Compat: as transformers 5.24, whose families of whole heads ignore this field.
@@ -189,6 +204,25 @@ void bind_hf_rope(HfBinding& fields, TransformerConfig& config, const HfRope& ro
       fmt::format("rotary positions turn {} of a head, but transformers turns whole heads of this "
                   "family; remove partial_rotary_factor to compute as transformers does",
                   config.rotary_percent));
+}
+
+void bind_hf_local_rope(HfBinding& fields, TransformerConfig& config, const HfRope& rope) {
+  constexpr double kLocalBase = 10000.0;
+  bind_hf_rope(fields, config, rope);
+  if (!fields.reads()) {
+    if (config.rotary_base_local == 0.0) config.rotary_base_local = config.rotary_base;
+    json scaled = rope_object(config);
+    const json local = {{"rope_type", "default"}, {"rope_theta", config.rotary_base_local}};
+    fields.write(kRopeParameters, {{kFullLayers, scaled}, {kWindowLayers, local}});
+  }
+  fields.number("rope_local_base_freq", config.rotary_base_local, kLocalBase);
+  if (!fields.reads()) return;
+  HfBinding* types = fields.object(kRopeParameters);
+  HfBinding* local = types != nullptr ? types->object(kWindowLayers) : nullptr;
+  if (local == nullptr) return;
+  static constexpr const char* kType[] = {"rope_type", "type"};
+  local->ignore(kType);
+  config.rotary_base_local = local->number_of("rope_theta", config.rotary_base_local);
 }
 
 }  // namespace megatron

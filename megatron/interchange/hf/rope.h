@@ -20,4 +20,8 @@ struct HfRope {
 // in transformers 5.23, nothing of rope_parameters counts beside rope_scaling.
 void bind_hf_rope(HfBinding& fields, TransformerConfig& config, const HfRope& rope = {});
 
+// The same with another base in layers with a window (Gemma 3): rope_local_base_freq, or
+// rope_parameters of each type of layers.
+void bind_hf_local_rope(HfBinding& fields, TransformerConfig& config, const HfRope& rope = {});
+
 }  // namespace megatron

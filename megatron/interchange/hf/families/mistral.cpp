@@ -9,13 +9,7 @@ void bind_mistral(HfBinding& f, TransformerConfig& c) {
   bind_hf_llama_sizes(f, c);
   bind_hf_rope(f, c);
   bind_hf_llama_biases(f, c);
-  int64_t window = 0;
-  f.size_or_null("sliding_window", window, c.max_position_embeddings);
-  if (f.reads() && window > 0 && window < c.max_position_embeddings) {
-    f.unsupported("sliding_window",
-                  "attention sees the whole sequence here; set it to null to accept that, or "
-                  "max_position_embeddings to at most the window");
-  }
+  bind_hf_window(f, c, 4096);
 }
 
 NameTable mistral_names(const TransformerConfig& /*config*/) { return hf_llama_names(); }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 namespace megatron {
 namespace {
@@ -81,15 +83,128 @@ void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_t
   fields.opposite("tie_word_embeddings", config.untie_embeddings_and_output_weights, is_tied);
 }
 
+namespace {
+
+// What a bias of attention means beside that of the other linear layers.
+void bind_attention_bias(HfBinding& fields, TransformerConfig& config) {
+  fields.bind(config.add_attention_bias);
+  fields.bind(config.add_qkv_bias);
+  fields.expect(config.has_proj_bias() == config.has_qkv_bias(),
+                "a bias of the QKV projection alone");
+  bool has_bias = config.has_proj_bias();
+  fields.flag("attention_bias", has_bias, false);
+  if (fields.reads() && has_bias != config.add_bias_linear) config.add_attention_bias = has_bias;
+}
+
+// A number that gives `x` by 1/n, n^-1/2, ...: the whole number near `guess`, if it does.
+template <class Function>
+double whole_if_exact(double guess, double x, const Function& function) {
+  const double whole = std::nearbyint(guess);
+  return function(whole) == x ? whole : guess;
+}
+
+double inverse_root(double x) { return std::pow(x, -0.5); }
+
+}  // namespace
+
 void bind_hf_llama_biases(HfBinding& fields, TransformerConfig& config) {
-  fields.flag("attention_bias", config.add_bias_linear, false);
-  bool of_mlp = config.add_bias_linear;
-  fields.flag("mlp_bias", of_mlp, false);
-  if (of_mlp != config.add_bias_linear) {
-    fields.unsupported("mlp_bias",
-                       "attention_bias and mlp_bias must be equal: either all linear "
-                       "layers have biases or none");
+  fields.flag("mlp_bias", config.add_bias_linear, false);
+  bind_attention_bias(fields, config);
+}
+
+void bind_hf_attention_bias(HfBinding& fields, TransformerConfig& config) {
+  fields.fixed(config.add_bias_linear, false, "biases of the MLP");
+  bind_attention_bias(fields, config);
+}
+
+void bind_hf_key_value_heads(HfBinding& fields, TransformerConfig& config, const char* name,
+                             int64_t otherwise) {
+  fields.bind(config.kv_channels);
+  fields.expect(config.kv_channels * config.num_attention_heads == config.hidden_size,
+                "the size of heads");
+  fields.size(name, config.num_query_groups, otherwise);
+  if (fields.reads()) {
+    config.group_query_attention = config.num_query_groups != config.num_attention_heads;
   }
+}
+
+void bind_hf_window(HfBinding& fields, TransformerConfig& config, int64_t otherwise) {
+  fields.size_or_null("sliding_window", config.attention_window, otherwise);
+  if (fields.reads() && config.attention_window >= config.max_position_embeddings) {
+    config.attention_window = 0;
+  }
+}
+
+void bind_hf_layer_windows(HfBinding& fields, TransformerConfig& config, int64_t otherwise,
+                           const std::vector<int>& layers) {
+  constexpr const char* kTypes = "layer_types";
+  constexpr const char* kWindow = "sliding_attention";
+  constexpr const char* kFull = "full_attention";
+  fields.bind(config.window_layers);
+  fields.size_or_null("sliding_window", config.attention_window, otherwise);
+  const auto count = static_cast<size_t>(config.num_layers);
+  if (!fields.reads()) {
+    std::vector<std::string> types(count, config.attention_window > 0 ? kWindow : kFull);
+    for (size_t i = 0; i < config.window_layers.size() && i < count; ++i) {
+      if (config.window_layers[i] == 0) types[i] = kFull;
+    }
+    return fields.write_texts(kTypes, types);
+  }
+  std::vector<int>& windows = config.window_layers;
+  windows = layers;
+  const std::vector<std::string> types = fields.texts(kTypes);
+  if (!types.empty()) windows.clear();
+  for (const std::string& type : types) {
+    windows.push_back(type == kWindow ? 1 : 0);
+    if (type == kWindow || type == kFull) continue;
+    return fields.unsupported(kTypes, "known are sliding_attention and full_attention");
+  }
+  if (windows.size() != count) {
+    return fields.unsupported(kTypes, fmt::format("it must name {} layers", count));
+  }
+  if (std::ranges::count(windows, 0) == std::ssize(windows)) config.attention_window = 0;
+  const bool is_everywhere = std::ranges::count(windows, 1) == std::ssize(windows);
+  if (config.attention_window == 0 || is_everywhere) windows.clear();
+}
+
+void bind_hf_upper_windows(HfBinding& fields, TransformerConfig& config) {
+  bool has_windows = config.attention_window > 0;
+  fields.flag("use_sliding_window", has_windows, false);
+  int64_t first = std::ranges::find(config.window_layers, 1) - config.window_layers.begin();
+  if (!has_windows) first = config.num_layers;
+  fields.size_from_zero("max_window_layers", first, 28);
+  std::vector<int> layers(static_cast<size_t>(config.num_layers), 0);
+  for (int64_t i = first; has_windows && i < config.num_layers; ++i) {
+    layers[static_cast<size_t>(i)] = 1;
+  }
+  bind_hf_layer_windows(fields, config, has_windows ? 4096 : 0, layers);
+  if (fields.reads() && !has_windows) {
+    config.attention_window = 0;
+    config.window_layers.clear();
+  }
+}
+
+void bind_hf_softmax_scale(HfBinding& fields, TransformerConfig& config, const char* name,
+                           double otherwise) {
+  if (!fields.reads() && config.softmax_scale == 0.0) {
+    config.softmax_scale = inverse_root(static_cast<double>(config.kv_channels));
+  }
+  fields.number(name, config.softmax_scale, otherwise);
+}
+
+void bind_hf_query_scalar(HfBinding& fields, TransformerConfig& config, const char* name,
+                          double otherwise) {
+  fields.bind(config.softmax_scale);
+  const double scale = config.softmax_scale;
+  double scalar = scale == 0.0 ? static_cast<double>(config.kv_channels)
+                               : whole_if_exact(1.0 / (scale * scale), scale, inverse_root);
+  fields.number(name, scalar, otherwise);
+  if (fields.reads() && scalar > 0.0) config.softmax_scale = inverse_root(scalar);
+}
+
+double hf_reciprocal(double x) {
+  const auto reciprocal = [](double y) { return 1.0 / y; };
+  return x == 0.0 ? 0.0 : whole_if_exact(1.0 / x, x, reciprocal);
 }
 
 std::vector<NameRule> rules_of(std::initializer_list<std::span<const NameRule>> tables) {
