@@ -328,9 +328,9 @@ void HfBinding::only(const char* name, bool value, std::string_view why) {
   if (field != value) unsupported(name, why);
 }
 
-void HfBinding::only(const char* name, double value, std::string_view why) {
-  double field = value;
-  number(name, field, value);
+void HfBinding::only(const char* name, int64_t value, std::string_view why) {
+  int64_t field = value;
+  size(name, field, value);
   if (field != value) unsupported(name, why);
 }
 

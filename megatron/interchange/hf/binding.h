@@ -92,7 +92,7 @@ class HfBinding {
 
   // A field with a single value that this program computes.
   void only(const char* name, bool value, std::string_view why);
-  void only(const char* name, double value, std::string_view why);
+  void only(const char* name, int64_t value, std::string_view why);
   void only(const char* name, const char* value, std::string_view why);
   // Fields without effect on the model.
   void ignore(std::span<const char* const> names);

@@ -186,26 +186,24 @@ bool resembles(const HfFamily& family, const fs::path& file, const json& documen
   }
 }
 
-// " (...)": the families that a model of an unknown family may be.
+// "; ...": the family that a model of an unknown one may be, if there is one.
 std::string likeness(const fs::path& file, const json& document) {
-  std::vector<std::string_view> similar;
   HfReport ignored;
   const std::vector<std::string> architectures =
       HfBinding(file, document, ignored).texts("architectures");
+  const auto sentence = [](const char* what, const HfFamily* family) {
+    return fmt::format("; {} of a {}: set model_type to {} if it computes what that does", what,
+                       family->model_type, family->model_type);
+  };
   for (const HfFamily* family : hf_families()) {
     if (std::ranges::find(architectures, family->architecture) == architectures.end()) continue;
-    similar.push_back(family->model_type);
+    return sentence("its architecture is that", family);
   }
-  const char* reason = "its architecture is that";
-  if (similar.empty()) {
-    reason = "its fields and tensors are those";
-    for (const HfFamily* family : hf_families()) {
-      if (resembles(*family, file, document)) similar.push_back(family->model_type);
-    }
+  for (const HfFamily* family : hf_families()) {
+    if (!resembles(*family, file, document)) continue;
+    return sentence("its fields and tensors are those", family);
   }
-  if (similar.empty()) return "";
-  return fmt::format("; {} of a {}: set model_type to {} if it computes what that does", reason,
-                     fmt::join(similar, " or a "), similar.front());
+  return "";
 }
 
 const HfFamily& family_of(const fs::path& file, const json& document) {

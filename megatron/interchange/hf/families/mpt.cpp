@@ -15,7 +15,7 @@ void bind_mpt_attention(HfBinding& f, TransformerConfig& c) {
   attention->number_or_null("softmax_scale", c.softmax_scale, 0.0);
   attention->number("attn_pdrop", c.attention_dropout, 0.0);
   attention->only("alibi", true, "positions are those of ALiBi here");
-  attention->only("alibi_bias_max", 8.0, "the slopes of ALiBi end at 2^-8 here");
+  attention->only("alibi_bias_max", int64_t{8}, "the slopes of ALiBi end at 2^-8 here");
   attention->only("qk_ln", false, "queries and keys have no norm here");
   attention->only("prefix_lm", false, "each token sees those before it here");
   attention->only("attn_uses_sequence_id", false, "a sequence is one text here");
