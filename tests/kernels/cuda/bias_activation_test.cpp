@@ -9,11 +9,19 @@
 namespace megatron {
 namespace {
 
-constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGeluErf,
-                                       Activation::kGeluOnnx, Activation::kSquaredRelu,
-                                       Activation::kRelu,     Activation::kSwiglu,
-                                       Activation::kGeglu,    Activation::kLiglu,
-                                       Activation::kReglu,    Activation::kSwigluSecond};
+constexpr Activation kActivations[] = {Activation::kGeluTanh,
+                                       Activation::kGeluErf,
+                                       Activation::kGeluOnnx,
+                                       Activation::kSquaredRelu,
+                                       Activation::kRelu,
+                                       Activation::kSwiglu,
+                                       Activation::kGeglu,
+                                       Activation::kLiglu,
+                                       Activation::kReglu,
+                                       Activation::kSwigluSecond,
+                                       Activation::kGegluTanhFirst,
+                                       Activation::kQuickGeglu,
+                                       Activation::kClampedQuickGeglu};
 
 // Rows and width of y.
 const Shape kShapes[] = {{0, 8}, {8, 0},       {1, 1},     {5, 3},      {7, 127},

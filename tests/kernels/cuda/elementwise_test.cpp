@@ -1,5 +1,7 @@
 #include "megatron/kernels/elementwise.h"
 
+#include "megatron/kernels/multiply.h"
+#include "megatron/kernels/tanh.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace megatron {
@@ -54,6 +56,40 @@ TEST_P(ElementwiseCudaTest, Scale) {
                  [](std::vector<Tensor>& t, Stream stream) {
                    kernels::scale(t[0].view(), t[0].view(), 0.7f, stream);
                  });
+  }
+}
+
+TEST_P(ElementwiseCudaTest, MultiplyByAMatrixOrARow) {
+  for (const Shape& shape : {Shape{0, 5}, Shape{1, 1}, Shape{77, 1'025}, Shape{1'000, 4'096}}) {
+    for (const bool is_row : {false, true}) {
+      const Shape z_shape = is_row ? Shape{shape[1]} : shape;
+      const Tensor x = random_normal(shape, {.seed = 1, .dtype = GetParam()});
+      const Tensor z = random_normal(z_shape, {.seed = 2, .dtype = DType::kBFloat16});
+      for (const int64_t misaligned_by : {0, 1}) {
+        expect_twins({zeros(shape, DType::kFloat32, Stream{}), x, z},
+                     [](std::vector<Tensor>& t, Stream stream) {
+                       kernels::multiply(t[0].view(), t[1].view(), t[2].view(), stream);
+                       kernels::multiply(t[1].view(), t[1].view(), t[2].view(), stream);
+                     },
+                     {.misaligned_by = misaligned_by, .what = shape.str()});
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseCudaTest, TanhAndItsGradient) {
+  for (const int64_t n : kCounts) {
+    const Tensor x = random_normal({n}, {.seed = 1, .stddev = 2, .dtype = GetParam()});
+    const Tensor dy = random_normal({n}, {.seed = 2, .dtype = GetParam()});
+    for (const int64_t misaligned_by : {0, 1}) {
+      // tanhf() of a GPU is exact to two units in the last place.
+      expect_twins({x, dy},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::tanh_backward(t[1].view(), t[1].view(), t[0].view(), stream);
+                     kernels::tanh_forward(t[0].view(), t[0].view(), stream);
+                   },
+                   {.misaligned_by = misaligned_by});
+    }
   }
 }
 
