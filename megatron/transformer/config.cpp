@@ -583,6 +583,8 @@ void check_norms(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   };
   check_heads_norm(c.qk_layernorm_of_projection, "--qk-layernorm-of-projection");
   check_heads_norm(c.qk_layernorm_weight_per_head, "--qk-layernorm-weight-per-head");
+  list.require(!c.qk_layernorm_of_projection || c.normalization == Normalization::kRmsNorm,
+               "--qk-layernorm-of-projection needs --normalization RMSNorm; add it");
   if (!c.qk_layernorm_weight_per_head) return;
   list.require(!c.qk_layernorm_of_projection,
                "--qk-layernorm-weight-per-head contradicts --qk-layernorm-of-projection; remove "

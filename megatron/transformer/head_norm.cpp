@@ -1,7 +1,7 @@
 #include "megatron/transformer/head_norm.h"
 
 #include "megatron/ops/elementwise.h"
-#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/parallel/tensor/spread_norm.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -15,21 +15,26 @@ HeadNorm::HeadNorm(const LayerConfig& config, int64_t heads, const TensorParalle
   const int64_t d = config.kv_channels;
   ParameterInfo info = {.role = ParameterRole::kNorm,
                         .init = options_.one_plus_weight ? Init::zeros() : Init::ones()};
-  if (config.qk_layernorm_weight_per_head) {
+  // Ranks have the weights of their own heads, or parts of the gradient of a weight of all heads.
+  Placement placement = {config.params_dtype, stream};
+  Shape shape = {d};
+  if (is_of_projection_) {
+    shape = {heads / tp.size() * d};
     info.sharding = tp.sharding(0);
-    const Placement placement = {config.params_dtype, stream};
-    weight_ = add_parameter("weight", {heads / tp.size(), d}, info, placement);
-    if (only_describes()) return;
-    ones_ = Variable(full({d}, 1, config.params_dtype, stream));
-    if (!is_rms_norm_) zeros_ = Variable(zeros({d}, config.params_dtype, stream));
-    return;
+  } else if (config.qk_layernorm_weight_per_head) {
+    shape = {heads / tp.size(), d};
+    info.sharding = tp.sharding(0);
+  } else {
+    placement.has_partial_gradients = tp.size() > 1;
   }
-  // Every rank norms the whole projection, but only its own heads.
-  const Placement placement = {config.params_dtype, stream, !is_of_projection_ && tp.size() > 1};
-  const Shape shape = {is_of_projection_ ? heads * d : d};
   weight_ = add_parameter("weight", shape, info, placement);
-  if (!is_rms_norm_) {
-    bias_ = add_parameter("bias", shape, {.role = ParameterRole::kNorm}, placement);
+  if (!config.qk_layernorm_weight_per_head) {
+    if (!is_rms_norm_) {
+      bias_ = add_parameter("bias", shape, {.role = ParameterRole::kNorm}, placement);
+    }
+  } else if (!only_describes()) {
+    ones_ = Variable(full({d}, 1, config.params_dtype, stream));
+    zeros_ = Variable(zeros({d}, config.params_dtype, stream));
   }
 }
 
@@ -41,8 +46,7 @@ Variable HeadNorm::forward(const Variable& heads) const {
   const Shape& shape = heads.shape();
   const Shape flat = {shape[0], shape[1], shape[2] * shape[3]};
   if (is_of_projection_) {
-    const Variable all = gather_from_tensor_region(reshape(heads, flat), tp_);
-    return reshape(scatter_to_tensor_region(normed(all, weight_, bias_), tp_), shape);
+    return reshape(spread_rms_norm(reshape(heads, flat), weight_, options_, tp_), shape);
   }
   if (!ones_.defined()) return normed(heads, weight_, bias_);
   const Variable plain = reshape(normed(heads, ones_, zeros_), flat);

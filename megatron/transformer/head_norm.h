@@ -12,10 +12,10 @@ namespace megatron {
 //
 //   form                               statistics of            weight       bias, of LayerNorm
 //                                      each head                [d]          [d]
-//   qk_layernorm_of_projection         a token's n heads, [1]   [n d]        [n d]
+//   qk_layernorm_of_projection         a token's n heads        [n d / tp]   none: an RMSNorm
 //   qk_layernorm_weight_per_head       each head                [n/tp, d]    none
 //
-// [1] which tensor-parallel ranks gather.
+// Statistics of a token's heads are sums over tensor-parallel ranks (spread_norm.h).
 class HeadNorm final : public Module {
  public:
   // `heads` is n, of the model.

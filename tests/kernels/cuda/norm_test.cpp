@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/kernels/elementwise.h"
+#include "megatron/kernels/spread_norm.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace megatron {
@@ -183,6 +185,38 @@ TEST_P(NormCudaTest, ParameterGradientsHaveTheSameBitsEveryTime) {
     const auto again = run();
     expect_identical(again.first, first.first, "dweight");
     expect_identical(again.second, first.second, "dbias");
+  }
+}
+
+// Rows whose other columns are on another rank: the sums of rows are twice those of this rank.
+TEST_P(NormCudaTest, SpreadRmsNorm) {
+  for (const Shape& shape : {Shape{0, 8}, Shape{1, 1}, Shape{77, 33}, Shape{513, 1'024}}) {
+    const int64_t rows = shape[0];
+    const kernels::SpreadNorm norm = {
+        .columns = 2 * shape[1], .weight_offset = 1, .epsilon = 1e-3f};
+    const auto twice = [](Tensor& sums, Stream stream) {
+      kernels::scale(sums.view(), sums.view(), 2, stream);
+    };
+    expect_twins({zeros(shape, GetParam(), Stream{}), zeros({rows}, DType::kFloat32, Stream{}),
+                  zeros({rows}, DType::kFloat32, Stream{}), zeros(shape, GetParam(), Stream{}),
+                  zeros(shape, DType::kFloat32, Stream{}),
+                  random_normal(shape, {.seed = 1, .dtype = GetParam()}),
+                  random_normal(shape, {.seed = 2, .dtype = GetParam()}),
+                  random_normal({shape[1]}, {.seed = 3, .dtype = GetParam()})},
+                 [&](std::vector<Tensor>& t, Stream stream) {
+                   Tensor& sums = t[1];
+                   kernels::row_squares(sums.view(), t[5].view(), stream);
+                   twice(sums, stream);
+                   kernels::spread_norm_forward(t[0].view(), t[2].view(), t[5].view(), sums.view(),
+                                                t[7].view(), norm, stream);
+                   kernels::spread_norm_dots(sums.view(), t[6].view(), t[5].view(), t[2].view(),
+                                             t[7].view(), norm, stream);
+                   twice(sums, stream);
+                   kernels::spread_norm_backward(t[3].view(), t[4].view(), t[6].view(), t[5].view(),
+                                                 t[2].view(), sums.view(), t[7].view(), norm,
+                                                 stream);
+                 },
+                 {.tolerance = norm_tolerance_for(GetParam(), shape), .what = shape.str()});
   }
 }
 
