@@ -97,7 +97,7 @@ TEST_F(ParallelInferenceTest, LayersHaveOptions) {
             .with("--embedding-multiplier", "4")
             .with("--logits-multiplier", "0.5")
             .with("--final-logit-softcapping", "4")
-            .with("--no-rope-freq", "[0,1]")
+            .with("--no-rope-freq", "([0]+[1])*2")
             .with("--add-output-bias")
             .with("--eval-iters", "0")
             .with("--train-iters", "6")
