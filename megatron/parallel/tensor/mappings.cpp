@@ -1,5 +1,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 
+#include <cstddef>
+
 #include <fmt/format.h>
 
 #include "megatron/comm/collectives.h"
@@ -81,6 +83,24 @@ Tensor gathered_last_axis(const Tensor& x, const comm::Group& group) {
   return y;
 }
 
+namespace {
+
+// This rank's part of the last axis.
+Tensor own_columns(const Tensor& x, const comm::Group& group) {
+  const int64_t columns = x.size(-1) / group.size();
+  const int64_t rows = x.numel() / x.size(-1);
+  const Tensor y(x.shape().with(-1, columns), x.dtype(), x.stream());
+  const kernels::HeadsView to = kernels::heads_of(y.reshape({rows, 1, columns}).view(), 1);
+  kernels::ConstHeadsView from = to;
+  from.data =
+      static_cast<const std::byte*>(x.view().data) + group.rank() * columns * size_of(x.dtype());
+  from.stride_s = x.size(-1);
+  kernels::copy_heads(to, from, x.stream());
+  return y;
+}
+
+}  // namespace
+
 Tensor scattered_sum_of_last_axis(const Tensor& x, const comm::Group& group) {
   const int ranks = group.size();
   if (ranks == 1) return x;
@@ -111,6 +131,14 @@ Variable reduce_from_tensor_region(const Variable& x, const TensorParallel& tp) 
   if (tp.size() == 1) return x;
   return record("reduce_from_tensor_region", all_reduced(x.data(), tp.group), {x},
                 [](const Tensor& dy, const Wants&) -> Grads { return {dy}; });
+}
+
+Variable gather_from_tensor_region(const Variable& x, const TensorParallel& tp) {
+  if (tp.size() == 1) return x;
+  return record("gather_from_tensor_region", gathered_last_axis(x.data(), tp.group), {x},
+                [group = tp.group](const Tensor& dy, const Wants&) -> Grads {
+                  return {own_columns(dy, group)};
+                });
 }
 
 Variable scatter_to_sequence_region(const Variable& x, const TensorParallel& tp) {

@@ -10,6 +10,7 @@
 //   function                            forward                      backward
 //   copy_to_tensor_region               identity                     all_reduce
 //   reduce_from_tensor_region           all_reduce                   identity
+//   gather_from_tensor_region           all_gather of last axis      keep own slice
 //   scatter_to_sequence_region          keep own slice               all_gather
 //   gather_from_sequence_region         all_gather                   reduce_scatter
 //   gather_for_equal_ranks              all_gather                   keep own slice
@@ -20,6 +21,8 @@ namespace megatron {
 
 Variable copy_to_tensor_region(const Variable& x, const TensorParallel& tp);
 Variable reduce_from_tensor_region(const Variable& x, const TensorParallel& tp);
+// REQUIRES: ranks compute the same behind it.
+Variable gather_from_tensor_region(const Variable& x, const TensorParallel& tp);
 // Throw ShapeError unless the sequence is a multiple of the group's size.
 Variable scatter_to_sequence_region(const Variable& x, const TensorParallel& tp);
 Variable reduce_scatter_to_sequence_region(const Variable& x, const TensorParallel& tp);
