@@ -16,6 +16,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/run_checkpoint.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/training/trainer.h"
@@ -41,6 +42,7 @@ class CoreRun {
   const SafetensorsFile& initial() const { return initial_; }
   const SafetensorsFile& gradients() const { return gradients_; }
 
+  std::filesystem::path folder() const { return root_; }
   // Its configuration with further flags, for so many ranks.
   RunConfig config(const std::vector<std::string>& more, int64_t ranks) const {
     std::vector<std::string> words = {"--mock-data", "--device", "cpu", "--num-threads", "1"};
@@ -127,11 +129,18 @@ class CoreTask final : public GptTask {
 // One rank's part of a repeated run.
 class CoreTrainer {
  public:
+  // From the initial weights, or from the checkpoint of --load.
   CoreTrainer(const CoreRun& run, const RunConfig& config, const comm::Group& world)
       : config_(config),
         task_(config_, tokenizer_of(config_)),
         state_(config_, task_, world, Stream{}),
         trainer_(config_, task_, state_, {}) {
+    if (!config_.checkpoint.load.empty()) {
+      load_run(config_, state_, find_source(config_.checkpoint.load, 0, true));
+      state_.gradients.gather_parameters();
+      task_.open_data(state_.progress);
+      return;
+    }
     for (const Module* chunk : state_.chunks) {
       for (Parameter& parameter : named_parameters(*chunk)) {
         const Tensor whole = copy_of(run.initial().at(parameter.name));
@@ -140,6 +149,10 @@ class CoreTrainer {
     }
     task_.open_data(state_.progress);
   }
+
+  int64_t iteration() const { return state_.progress.iteration; }
+  // To --save.
+  void save() { EXPECT_TRUE(make_run_saver(config_, state_, task_)->save()); }
 
   IterationResult iterate() {
     trainer_.train_step();

@@ -1,5 +1,6 @@
 // GPT models with the options of Megatron Core 0.19, trained as there.
 #include "tests/run/core_run.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -106,6 +107,48 @@ std::vector<CoreLayout> layouts_of(const CoreCase& run) {
 INSTANTIATE_TEST_SUITE_P(LatentAttention, CoreLayoutTest,
                          testing::ValuesIn(layouts_of({"mla", "mla_qlora"})),
                          [](const auto& one) { return one.param.name; });
+
+// Iterations 11 to 20 from Megatron Core's checkpoint of iteration 10, and from ours of iteration
+// 15 in its formats.
+struct CoreCheckpoint {
+  CoreCase run;
+  const char* checkpoint;
+};
+void PrintTo(const CoreCheckpoint& c, std::ostream* out) { *out << c.checkpoint; }
+
+class CoreCheckpointTest : public testing::TestWithParam<CoreCheckpoint> {};
+
+TEST_P(CoreCheckpointTest, ContinuesAsMegatronCore) {
+  MG_NEEDS_SHARED("golden/mla");
+  const CoreRun run(GetParam().run.folder, GetParam().run.name);
+  for (const char* format : {"torch_dist", "megatron-core", "native"}) {
+    const TemporaryDirectory directory;
+    const std::string saved = directory.path().string();
+    RunConfig config =
+        run.config({"--load", (run.folder() / "ckpt" / GetParam().checkpoint).string(), "--save",
+                    saved, "--save-interval", "5", "--save-format", format},
+                   1);
+    CoreTrainer first(run, config, comm::Group());
+    ASSERT_EQ(first.iteration(), 10);
+    for (size_t i = 10; i < 15; ++i) expect_iteration(first.iterate(), run.iterations()[i]);
+    first.save();
+    config.checkpoint.load = saved;
+    config.checkpoint.save.clear();
+    CoreTrainer second(run, config, comm::Group());
+    ASSERT_EQ(second.iteration(), 15);
+    for (size_t i = 15; i < 20; ++i) expect_iteration(second.iterate(), run.iterations()[i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, CoreCheckpointTest,
+                         testing::Values(CoreCheckpoint{{"mla", "mla_qlora"}, "mla_qlora"},
+                                         CoreCheckpoint{{"mtp", "mtp2"}, "mtp2"},
+                                         CoreCheckpoint{{"mtp", "mtp2"}, "mtp2-torch"}),
+                         [](const auto& one) {
+                           std::string name = one.param.checkpoint;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(MultiToken, CoreLayoutTest, testing::ValuesIn(layouts_of({"mtp", "mtp2"})),
                          [](const auto& one) { return one.param.name; });

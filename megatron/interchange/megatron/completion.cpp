@@ -35,7 +35,7 @@ void add_tensor_sizes(ModelKind kind, CheckpointContents& contents) {
   for (const auto& [name, tensor] : weights) {
     std::optional<int64_t> layer;
     without_layer(name, layer);
-    if (layer) count = std::max(count, *layer + 1);
+    if (layer && !is_of_mtp(name)) count = std::max(count, *layer + 1);
   }
   layers = count;
 }

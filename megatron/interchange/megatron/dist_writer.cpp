@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,14 +37,35 @@ struct MergedName {
   std::optional<int64_t> layer;
 };
 
-MergedName merged_name(const std::string& ours) {
+void replace(std::string& text, std::string_view from, std::string_view to) {
+  const size_t at = text.find(from);
+  if (at != std::string::npos) text.replace(at, from.size(), to);
+}
+
+MergedName merged_name(const std::string& ours, MegatronNaming naming) {
   MergedName merged;
   const std::string pattern = without_layer(ours, merged.layer);
-  merged.name = megatron_name(kind_with(false, true), MegatronNaming::kCoreFused, pattern);
+  merged.name = megatron_name(kind_with(false, true), naming, pattern);
+  if (is_of_mtp(ours)) {  // each depth has names of its own
+    merged.name = with_layer(merged.name, *merged.layer);
+    replace(merged.name, "mtp_model_layer.", "transformer_layer.");
+    merged.layer.reset();
+    return merged;
+  }
   constexpr std::string_view kLayer = "{i}.";
   const size_t at = merged.name.find(kLayer);
   if (at != std::string::npos) merged.name.erase(at, kLayer.size());
   return merged;
+}
+
+// Latent attention has no names that Megatron Core's local layers and Transformer Engine's share:
+// these are the local ones.
+MegatronNaming naming_of(const CheckpointContents& contents) {
+  const StoredSection& weights = contents.sections.at(kWeightsSection);
+  const bool is_latent = std::ranges::any_of(weights, [](const auto& entry) {
+    return entry.first.ends_with(".self_attention.linear_kv_up_proj.weight");
+  });
+  return is_latent ? MegatronNaming::kCore : MegatronNaming::kCoreFused;
 }
 
 // Sizes or offsets of a tensor of all layers: with that of the layers in front.
@@ -71,12 +93,13 @@ bool is_written(const std::string& section) {
 // Writes this rank's pieces. The key of a chunk is its place in the file.
 Manifest write_pieces(const fs::path& directory, const CheckpointContents& contents, int rank) {
   Manifest manifest;
+  const MegatronNaming naming = naming_of(contents);
   TorchDistFile file(directory / fmt::format("__{}_0.distcp", rank));
   for (const auto& [section, tensors] : contents.sections) {
     for (const auto& [name, tensor] : tensors) {
       Manifest::Tensor& record = manifest.sections[section][name];
       record = {tensor.shape, tensor.dtype, {}};
-      const MergedName merged = merged_name(name);
+      const MergedName merged = merged_name(name, naming);
       for (const TensorPiece& piece : tensor.pieces) {
         FileElements elements = piece.read();
         elements.view.shape = Shape(with_layer(merged, elements.view.shape.dims(), 1));
@@ -158,7 +181,7 @@ class IndexWriter {
 void IndexWriter::add_tensors(const std::string& prefix,
                               const std::map<std::string, Manifest::Tensor>& records) {
   for (const auto& [ours, record] : records) {
-    const MergedName merged = merged_name(ours);
+    const MergedName merged = merged_name(ours, layout_.naming);
     TorchDistIndex::Tensor& tensor = index_.tensors[prefix + merged.name];
     tensor.shape = Shape(with_layer(merged, record.shape.dims(), layers_));
     tensor.dtype = record.dtype;
@@ -173,12 +196,25 @@ void IndexWriter::add_tensors(const std::string& prefix,
 // Loading is strict: modules of Transformer Engine, or what stands for them, must find a state.
 void IndexWriter::add_extra_states() {
   const TorchDistIndex::Place empty = write_empty_object(directory_ / "extra_state.distcp");
-  std::vector<std::string> modules = extra_states(MegatronNaming::kCoreFused);
+  const StoredSection& weights = outline_.sections.at(kWeightsSection);
+  std::vector<std::string> modules =
+      extra_states(layout_.naming, false, [&](std::string_view weight) {
+        return weights.contains(fmt::format("decoder.layers.0.{}", weight));
+      });
   modules.emplace_back("self_attention.core_attention");
   for (const std::string& module : modules) {
     for (int64_t layer = 0; layer < layers_; ++layer) {
       index_.objects[fmt::format("decoder.layers.{}._extra_state/shard_{}_{}", module, layer,
                                  layers_)] = empty;
+    }
+  }
+  for (const auto& [name, tensor] : weights) {
+    if (!is_of_mtp(name) || !name.ends_with(".eh_proj.weight")) continue;
+    std::string depth = name.substr(0, name.size() - std::string_view("eh_proj.weight").size());
+    index_.objects[depth + "eh_proj._extra_state/shard_0_1"] = empty;
+    for (const std::string& module : modules) {
+      index_.objects[fmt::format("{}transformer_layer.{}._extra_state/shard_0_1", depth, module)] =
+          empty;
     }
   }
   for (const char* module : {"decoder.final_layernorm", "output_layer"}) {
@@ -262,14 +298,14 @@ std::vector<std::string> dist_problems(const CheckpointContents& contents) {
     }
   }
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
-    if (!name.starts_with("embedding.") && !name.starts_with("decoder.") &&
+    if (!name.starts_with("embedding.") && !name.starts_with("decoder.") && !is_of_mtp(name) &&
         name != kOutputWeights) {
       found.push_back(fmt::format(
           "torch_dist is written for a GPT alone, which has no {}; use the format native", name));
       break;
     }
     try {
-      merged_name(name);
+      merged_name(name, naming_of(contents));
     } catch (const Error& error) {
       found.emplace_back(error.what());
     }
@@ -281,7 +317,6 @@ void save_dist_checkpoint(const fs::path& directory, const CheckpointContents& c
                           MegatronLayout layout, const comm::Group& world) {
   const std::vector<std::string> found = dist_problems(contents);
   if (!found.empty()) throw ConfigError(found);
-  layout.naming = MegatronNaming::kCoreFused;
   // Compat: Megatron-LM calls what was not trained a release.
   const bool is_release = contents.iteration == 0;
   const comm::Working working(world, fmt::format("saving iteration {}", contents.iteration));
@@ -301,7 +336,9 @@ void save_dist_checkpoint(const fs::path& directory, const CheckpointContents& c
     }
   }
   if (unfinished) {
-    IndexWriter(target, outline_of(contents, manifest), manifest, layout).write();
+    const CheckpointContents outline = outline_of(contents, manifest);
+    layout.naming = naming_of(outline);
+    IndexWriter(target, outline, manifest, layout).write();
     unfinished->commit(is_release ? kReleaseName : std::to_string(contents.iteration));
   }
   comm::barrier(world);  // every rank waits until the checkpoint exists

@@ -70,6 +70,16 @@ constexpr OuterRow kOuterRows[] = {
 };
 
 constexpr std::string_view kLayerNames = "layers.{i}.";
+constexpr std::string_view kMtp = "mtp.";
+constexpr std::string_view kMtpLayers = "mtp.layers.{i}.";
+// The layer of a depth, and its older name, which files of torch_dist keep.
+constexpr std::string_view kMtpLayer = "mtp_model_layer.";
+constexpr std::string_view kMtpLayerInDist = "transformer_layer.";
+// What a depth has beside it; eh_proj is a linear layer without bias. In Megatron's order.
+constexpr std::string_view kMtpRows[] = {
+    "enorm.weight",           "enorm.bias",          "hnorm.weight", "hnorm.bias", "eh_proj.weight",
+    "final_layernorm.weight", "final_layernorm.bias"};
+constexpr int64_t kMtpLayerPlace = 5;  // before the final norm
 constexpr std::string_view kLegacyModel = "language_model.";
 constexpr std::string_view kEncoder = "encoder";
 constexpr std::string_view kDecoder = "decoder";
@@ -141,7 +151,28 @@ std::string theirs_within_stack(LayerKind kind, MegatronNaming naming, std::stri
                                                                 : row->legacy);
 }
 
+// Ours for a name of theirs within a depth of multi-token prediction; empty for none.
+std::string ours_within_mtp(std::string_view theirs) {
+  for (const std::string_view layer : {kMtpLayer, kMtpLayerInDist}) {
+    if (!theirs.starts_with(layer)) continue;
+    const std::string ours = ours_in_layer(LayerKind::kPlain, theirs.substr(layer.size()));
+    return ours.empty() ? ours : fmt::format("{}{}", kMtpLayer, ours);
+  }
+  return std::string(std::ranges::find(kMtpRows, theirs) == std::end(kMtpRows) ? "" : theirs);
+}
+
+// Their name of ours within a depth; empty for none.
+std::string theirs_within_mtp(MegatronNaming naming, std::string_view ours) {
+  if (!is_core(naming)) return {};
+  if (!ours.starts_with(kMtpLayer)) return std::string(ours);
+  const std::string theirs =
+      theirs_in_layer(LayerKind::kPlain, naming, ours.substr(kMtpLayer.size()));
+  return theirs.empty() ? theirs : fmt::format("{}{}", kMtpLayer, theirs);
+}
+
 }  // namespace
+
+bool is_of_mtp(std::string_view name) { return name.starts_with(kMtp); }
 
 std::string_view stack_of(std::string_view ours) {
   for (const std::string_view stack : {kEncoder, kDecoder}) {
@@ -195,6 +226,12 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
     found.ours = fmt::format("{}.{}", ours, rest);
     return found;
   }
+  if (name.starts_with(kMtpLayers)) {
+    const std::string rest = ours_within_mtp(std::string_view(name).substr(kMtpLayers.size()));
+    if (rest.empty()) return std::nullopt;
+    found.ours = fmt::format("{}{}", kMtpLayers, rest);
+    return found;
+  }
   for (const OuterRow& row : kOuterRows) {
     if (name == row.legacy || name == row.legacy_layernorm || name == row.core) {
       found.ours = row.ours;
@@ -240,6 +277,9 @@ std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_vie
                  ? fmt::format("{}.{}", stack, name)
                  : fmt::format("{}{}.{}", kLegacyModel, legacy_stack(kind, stack), name);
     }
+  } else if (ours.starts_with(kMtpLayers)) {
+    name = theirs_within_mtp(naming, ours.substr(kMtpLayers.size()));
+    if (!name.empty()) name = fmt::format("{}{}", kMtpLayers, name);
   } else if (const OuterRow* outer = outer_row(ours)) {
     name = is_core(naming)                              ? outer->core
            : naming == MegatronNaming::kLegacyLayerNorm ? outer->legacy_layernorm
@@ -262,6 +302,20 @@ std::vector<std::string> registration_order(MegatronNaming naming, std::vector<s
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
     const std::string_view stack = stack_of(pattern);
+    if (pattern.starts_with(kMtpLayers)) {  // behind the decoder
+      const std::string_view rest = std::string_view(pattern).substr(kMtpLayers.size());
+      Place place = {2, kAfterLayers + 1, layer.value_or(0)};
+      if (rest.starts_with(kMtpLayer)) {
+        place.push_back(kMtpLayerPlace);
+        for (const int64_t more : place_in_layer(naming, rest.substr(kMtpLayer.size()))) {
+          place.push_back(more);
+        }
+      } else {
+        const int64_t row = std::ranges::find(kMtpRows, rest) - kMtpRows;
+        place.push_back(row < kMtpLayerPlace ? row : row + 1);
+      }
+      return place;
+    }
     if (stack.empty()) {
       const OuterRow* row = outer_row(pattern);
       if (row == nullptr) return {3, kAfterLayers};
@@ -306,6 +360,21 @@ std::vector<std::string> extra_states(MegatronNaming naming, bool has_cross_atte
               "mlp.linear_fc2"};
   }
   throw InternalError("extra_states: unknown naming");
+}
+
+std::vector<std::string> extra_states(MegatronNaming naming, bool has_cross_attention,
+                                      const std::function<bool(std::string_view)>& has) {
+  constexpr const char* kLatent[] = {
+      "self_attention.linear_q_proj", "self_attention.linear_q_down_proj",
+      "self_attention.linear_q_up_proj", "self_attention.linear_kv_down_proj",
+      "self_attention.linear_kv_up_proj"};
+  std::vector<std::string> modules = extra_states(naming, has_cross_attention);
+  if (!has("self_attention.linear_kv_up_proj.weight")) return modules;
+  std::erase(modules, "self_attention.linear_qkv");
+  for (const char* module : kLatent) {
+    if (has(fmt::format("{}.weight", module))) modules.emplace_back(module);
+  }
+  return modules;
 }
 
 std::string megatron_tied_name(MegatronNaming naming) {

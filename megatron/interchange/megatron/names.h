@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -54,11 +55,19 @@ std::string megatron_tied_name(MegatronNaming naming);
 // them. The name of an output layer also stands for a tied copy.
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names);
 
+// Of multi-token prediction: "mtp.layers.0.enorm.weight". Its layers are in no stack.
+bool is_of_mtp(std::string_view name);
+
 // The layer stack of a name of ours: "encoder", "decoder"; empty: none.
 std::string_view stack_of(std::string_view ours);
 
 // The modules of a layer for which a checkpoint has an empty "<module>._extra_state".
 std::vector<std::string> extra_states(MegatronNaming naming, bool has_cross_attention = false);
+
+// The same for a layer with latent attention, whose weights `has` knows by their names of ours
+// within the layer: "self_attention.linear_kv_up_proj.weight".
+std::vector<std::string> extra_states(MegatronNaming naming, bool has_cross_attention,
+                                      const std::function<bool(std::string_view)>& has);
 
 // "decoder.layers.3.mlp.linear_fc1.bias" -> "decoder.layers.{i}.mlp.linear_fc1.bias" and 3.
 std::string without_layer(std::string_view name, std::optional<int64_t>& layer);

@@ -57,6 +57,20 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   config = resolved(config);
   config.padded_vocab_size = 1;
   std::vector<ParameterSpec> specs = model_specs(config);
+  if (is_decoder_only(kind)) {
+    TransformerConfig latent = config;
+    latent.position_embedding_type = PositionEmbedding::kRope;
+    latent.multi_latent_attention = true;
+    latent.kv_lora_rank = 1;
+    latent.qk_head_dim = latent.qk_pos_emb_head_dim = latent.v_head_dim = 2;
+    latent.mtp_num_layers = 1;
+    for (latent.q_lora_rank = 0; latent.q_lora_rank < 2; ++latent.q_lora_rank) {
+      for (ParameterSpec& spec : model_specs(resolved(latent))) specs.push_back(std::move(spec));
+    }
+    TransformerConfig further = config;
+    further.mtp_num_layers = 1;
+    for (ParameterSpec& spec : model_specs(further)) specs.push_back(std::move(spec));
+  }
   if (is_decoder_only(kind)) {  // a Retro has more
     config.retro = {.add_retriever = true, .layer_numbers = {1}, .encoder_layers = kEncoderLayers};
     for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));

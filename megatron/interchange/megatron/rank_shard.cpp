@@ -1,5 +1,6 @@
 #include "megatron/interchange/megatron/rank_shard.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -47,6 +48,8 @@ RankShard::Chunk RankShard::chunk_of(int64_t chunk) const {
   if (is_tied && stages_.is_last(here) && !stages_.has_embeddings(here)) {
     names.emplace_back(kOutputWeights);  // the tied copy
   }
+  const bool has_mtp = std::ranges::any_of(names, is_of_mtp);
+  if (has_mtp && !stages_.has_embeddings(here)) names.emplace_back(kWordEmbeddings);  // a copy
   for (const std::string& name : registration_order(layout_.naming, std::move(names))) {
     if (is_tied && name == kOutputWeights) {
       add(kWordEmbeddings, megatron_tied_name(layout_.naming));

@@ -191,7 +191,7 @@ void MegatronReader::read_models() {
         for (const RankParameter& parameter : rank.chunks.back()) {
           std::optional<int64_t> layer;
           without_layer(parameter.ours, layer);
-          if (!layer) continue;
+          if (!layer || is_of_mtp(parameter.ours)) continue;
           int64_t& end = after[stack_of(parameter.ours) == kEncoderKey ? kEncoderKey : kDecoderKey];
           end = std::max(end, *layer + 1);
         }
@@ -227,11 +227,11 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
     // The first stage of a T5's decoder has a copy of the embeddings.
     if (name->ours.starts_with("embedding.") && rank.pipeline > 0) name->is_tied_copy = true;
     const std::string_view stack = stack_of(name->ours) == kEncoderKey ? kEncoderKey : kDecoderKey;
+    const int64_t first_layer = is_of_mtp(name->ours) ? 0 : first_layers[stack];
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
     info.is_copy = name->is_tied_copy;
-    chunk.push_back(
-        {name->layer ? with_layer(name->ours, *name->layer + first_layers[stack]) : name->ours,
-         path, tensor->shape, info, tensor});
+    chunk.push_back({name->layer ? with_layer(name->ours, *name->layer + first_layer) : name->ours,
+                     path, tensor->shape, info, tensor});
     if (name->is_tied_copy) continue;
     const auto reader = [file = rank.file, tensor] { return file->elements(*tensor); };
     add_shard(rank, kWeightsSection, chunk.back(), tensor->dtype, reader);

@@ -64,7 +64,7 @@ struct MegatronStages::Layers {
 int64_t layers_in(const CheckpointContents& contents, std::string_view stack) {
   int64_t layers = 0;
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
-    if (!stack.empty() && stack_of(name) != stack) continue;
+    if (is_of_mtp(name) || (!stack.empty() && stack_of(name) != stack)) continue;
     std::optional<int64_t> layer;
     without_layer(name, layer);
     if (layer) layers = std::max(layers, *layer + 1);
@@ -122,6 +122,7 @@ MegatronStages::Layers MegatronStages::layers_of(std::string_view stack, Place p
 
 bool MegatronStages::holds(Place place, std::string_view name) const {
   if (name.starts_with("embedding.")) return has_embeddings(place);
+  if (is_of_mtp(name)) return is_last(place);
   std::optional<int64_t> layer;
   without_layer(name, layer);
   const std::string_view stack = stack_of(name);
@@ -134,7 +135,7 @@ bool MegatronStages::holds(Place place, std::string_view name) const {
 }
 
 int64_t MegatronStages::local_layer(Place place, std::string_view name, int64_t layer) const {
-  return layer - layers_of(stack_of(name), place).first;
+  return is_of_mtp(name) ? layer : layer - layers_of(stack_of(name), place).first;
 }
 
 }  // namespace megatron

@@ -118,6 +118,11 @@ class RankWriter {
   // `prefix` begins their keys, `inside` the paths of the stack's parameters.
   void write_extra_states(const Chunk& chunk, std::string_view prefix, std::string_view inside,
                           bool has_cross_attention) {
+    const auto has = [&](std::string_view weight) {
+      return std::ranges::any_of(chunk, [&](const RankParameter& parameter) {
+        return parameter.path.starts_with(inside) && parameter.path.ends_with(weight);
+      });
+    };
     int64_t layers = 0;
     for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with(inside)) continue;
@@ -126,7 +131,7 @@ class RankWriter {
       if (layer) layers = std::max(layers, *layer + 1);
     }
     for (int64_t layer = 0; layer < layers; ++layer) {
-      for (const std::string& module : extra_states(layout_.naming, has_cross_attention)) {
+      for (const std::string& module : extra_states(layout_.naming, has_cross_attention, has)) {
         key(fmt::format("{}{}._extra_state", with_layer(prefix, layer), module)), pickle_.none();
       }
     }
@@ -137,6 +142,15 @@ class RankWriter {
     if (has_encoder(kind_)) write_extra_states(chunk, "encoder.layers.{i}.", "encoder.", false);
     if (has_decoder(kind_)) {
       write_extra_states(chunk, "decoder.layers.{i}.", "decoder.", is_encoder_decoder(kind_));
+      write_extra_states(chunk, "mtp.layers.{i}.mtp_model_layer.", "mtp.", false);
+      for (const RankParameter& parameter : chunk) {
+        const std::string_view path = parameter.path;
+        constexpr std::string_view kProjection = ".eh_proj.weight";
+        if (!path.ends_with(kProjection)) continue;
+        key(fmt::format("{}.eh_proj._extra_state",
+                        path.substr(0, path.size() - kProjection.size()))),
+            pickle_.none();
+      }
     }
     if (is_last) {
       key("output_layer._extra_state"), pickle_.none();

@@ -1,0 +1,136 @@
+#include "megatron/transformer/latent_attention.h"
+
+#include <cmath>
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/transformer/kv_cache.h"
+#include "megatron/transformer/rotary_frequencies.h"
+#include "tests/ops/op_case.h"
+#include "tests/transformer/tiny_stack.h"
+
+namespace megatron {
+namespace {
+
+TransformerConfig latent_config(int64_t value_channels) {
+  TransformerConfig c = tiny_config();
+  c.multi_latent_attention = true;
+  c.position_embedding_type = PositionEmbedding::kRope;
+  c.q_lora_rank = 12;
+  c.kv_lora_rank = 10;
+  c.qk_head_dim = 6;
+  c.qk_pos_emb_head_dim = 4;
+  c.v_head_dim = value_channels;
+  c.qk_layernorm = true;
+  return resolved(c);
+}
+
+Tensor angles_of(const TransformerConfig& c) {
+  return rotary_table(c.max_position_embeddings,
+                      rotary_frequencies(c.rotary_dim(), c.rotary_base, {}, c.seq_length));
+}
+
+constexpr LatentHeads kHeads = {.num_heads = 3, .unrotated = 4, .rotated = 2, .value = 5};
+
+TEST(LatentHeadsTest, JoinHasTheRightGradients) {
+  const Tensor table = rotary_table(8, {.frequencies = {1.0f}});
+  const Tensor ids = tensor_of(std::vector<int64_t>{0, 1, 2, 5, 6, 7}, {2, 3});
+  check(
+      {.name = "join_latent_heads",
+       .inputs = {random_normal({3, 2, 3 * 6}, {.seed = 1}),
+                  random_normal({3, 2, 3 * 9}, {.seed = 2}), random_normal({3, 2, 2}, {.seed = 3})},
+       .op =
+           [=](const std::vector<Variable>& in) {
+             return join_latent_heads(in[0], in[1], in[2], kHeads, table, {.position_ids = ids});
+           },
+       .terms = 8});
+}
+
+// A group holds a head's query, key and value, each of 6 channels; the value ends with a zero.
+TEST(LatentHeadsTest, JoinPadsAndRotates) {
+  const Tensor table = rotary_table(8, {.frequencies = {1.0f}});
+  const Tensor q = random_normal({2, 1, 3 * 6}, {.seed = 1});
+  const Tensor kv = random_normal({2, 1, 3 * 9}, {.seed = 2});
+  const Tensor key = random_normal({2, 1, 2}, {.seed = 3});
+  const Tensor y =
+      join_latent_heads(Variable(q), Variable(kv), Variable(key), kHeads, table, {}).data();
+  ASSERT_EQ(y.shape(), (Shape{2, 1, 3 * 18}));
+  const auto at = [&](int64_t head, int64_t channel) {
+    return element(y, 3 * 18 + head * 18 + channel);  // of token 1
+  };
+  const double cosine = std::cos(1.0);
+  const double sine = std::sin(1.0);
+  for (int64_t head = 0; head < 3; ++head) {
+    const auto query = [&](int64_t i) { return element(q, 18 + head * 6 + i); };
+    EXPECT_EQ(at(head, 0), query(0));
+    EXPECT_NEAR(at(head, 4), query(4) * cosine - query(5) * sine, 1e-6);
+    EXPECT_NEAR(at(head, 5), query(5) * cosine + query(4) * sine, 1e-6);
+    EXPECT_EQ(at(head, 6), element(kv, 27 + head * 9));
+    EXPECT_NEAR(at(head, 10), element(key, 2) * cosine - element(key, 3) * sine, 1e-6);
+    EXPECT_EQ(at(head, 12), element(kv, 27 + head * 9 + 4));
+    EXPECT_EQ(at(head, 17), 0);
+  }
+}
+
+TEST(LatentHeadsTest, ChannelsHaveTheRightGradients) {
+  check({.name = "channels",
+         .inputs = {random_normal({3, 2, 10}, {.seed = 1})},
+         .op = [](const std::vector<Variable>& in) {
+           const auto [first, second] = split_channels(in[0], 4);
+           return join_channels(scale(second, 2.0f), first_channels(first, 2, 1));
+         }});
+}
+
+TEST(LatentAttentionTest, HasTheRightGradients) {
+  for (const int64_t value_channels : {8, 12}) {  // fewer than keys have, and more
+    for (const int64_t q_lora_rank : {0, 12}) {
+      TransformerConfig c = latent_config(value_channels);
+      c.q_lora_rank = q_lora_rank;
+      const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+      initialize(attention, 2);
+      check({.name = "latent_attention",
+             .inputs = {random_hidden(5, 32, 1)},
+             .op =
+                 [&](const std::vector<Variable>& in) {
+                   RandomState random(1);
+                   ForwardContext context;
+                   context.random = &random;
+                   context.sequence.rotary_table = angles_of(c);
+                   return attention.forward(in[0], context).y;
+                 },
+             .terms = 256,
+             .dtypes = {},
+             .step = 0x1p-7,
+             .gradient_tolerance = 2e-3});
+    }
+  }
+}
+
+// Tokens that come one or two at a time, with the others in a cache, attend as all at once.
+TEST(LatentAttentionTest, CachedTokensAttendAsTheWhole) {
+  const TransformerConfig c = latent_config(8);
+  const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+  initialize(attention, 2);
+  const Tensor x = random_normal({kLength, 1, 32}, {.seed = 1});
+  RandomState random(1);
+  ForwardContext context;
+  context.random = &random;
+  context.sequence.rotary_table = angles_of(c);
+  const Tensor want = attention.forward(Variable(x), context).y.data();
+  const NoGrad no_grad;
+  KvCache cache(c, whole_model(1), 1, 8, 4, Stream{});
+  const std::vector<int32_t> pages = {5, 2, 7, 1};
+  for (int64_t token = 0, count = 1; token < kLength; token += count, count = 3 - count) {
+    count = std::min(count, kLength - token);
+    const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
+    CachedBatch cached{cache, paged_batch({&row, 1}, 4, c.num_attention_heads, c.kv_channels, {})};
+    context.decode.cached = &cached;
+    std::vector<int64_t> positions;
+    for (int64_t i = 0; i < count; ++i) positions.push_back(token + i);
+    context.sequence.position_ids = tensor_of(positions, {1, count});
+    const Tensor y = attention.forward(Variable(x.slice(token, count)), context).y.data();
+    expect_close(y, want.slice(token, count), Tolerance{1e-5, 1e-5});
+  }
+}
+
+}  // namespace
+}  // namespace megatron
