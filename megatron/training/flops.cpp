@@ -2,7 +2,29 @@
 
 namespace megatron {
 
+double attention_products(const TransformerConfig& config) {
+  const auto h = static_cast<double>(config.hidden_size);
+  const auto n = static_cast<double>(config.num_attention_heads);
+  if (config.multi_latent_attention) {
+    const auto of_keys = static_cast<double>(config.qk_head_dim);
+    const auto rotated = static_cast<double>(config.qk_pos_emb_head_dim);
+    const auto of_values = static_cast<double>(config.v_head_dim);
+    const auto latent = static_cast<double>(config.kv_lora_rank);
+    const auto q_latent = static_cast<double>(config.q_lora_rank);
+    const double q = n * (of_keys + rotated);
+    return (q_latent > 0 ? q_latent * (h + q) : h * q) + h * (latent + rotated) +
+           latent * n * (of_keys + of_values) + n * of_values * h;
+  }
+  const double q = n * static_cast<double>(config.kv_channels);
+  const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
+  return h * (q + 2.0 * k) + q * h;
+}
+
 double standard_flops(const TransformerConfig& config, int64_t batch_size) {
+  // Compat: as Megatron Core since it has them.
+  if (config.multi_latent_attention || config.mtp_num_layers > 0) {
+    return causal_flops(config, batch_size);
+  }
   const auto h = static_cast<double>(config.hidden_size);
   const auto s = static_cast<double>(config.seq_length);
   const auto n = static_cast<double>(config.num_attention_heads);
@@ -21,14 +43,22 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   const auto f = static_cast<double>(config.ffn_hidden_size);
   const auto v = static_cast<double>(config.padded_vocab_size);
   const auto layers = static_cast<double>(config.num_layers);
-  const auto q = static_cast<double>(config.num_attention_heads * config.kv_channels);
-  const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
+  const auto heads = static_cast<double>(config.num_attention_heads);
+  // Channels of the two products of a query and a key: of keys and of values.
+  const double channels =
+      config.multi_latent_attention
+          ? static_cast<double>(config.qk_head_dim + config.qk_pos_emb_head_dim +
+                                config.v_head_dim) /
+                2.0
+          : static_cast<double>(config.kv_channels);
+  const auto depths = static_cast<double>(config.mtp_num_layers);
   const double mlp_matrices = is_gated(config.activation) ? 3.0 : 2.0;
   const double tokens = static_cast<double>(batch_size) * s;
   const bool is_bert = config.is_encoder_only();
   const double head = h * v + (is_bert ? h * h : 0.0);
-  const double matrices = layers * (h * f * mlp_matrices + h * (q + 2.0 * k) + q * h) + head;
-  const double scores = tokens * s * layers * q * (is_bert ? 2.0 : 1.0);
+  const double matrices = (layers + depths) * (h * f * mlp_matrices + attention_products(config)) +
+                          head + depths * (2.0 * h * h + head);
+  const double scores = tokens * s * (layers + depths) * heads * channels * (is_bert ? 2.0 : 1.0);
   return 6.0 * (tokens * matrices + scores) + neighbor_flops(config, batch_size);
 }
 

@@ -21,9 +21,16 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size);
 //   6 B s (L (h f e + h (q + 2k) + q h) + h v) + 6 B s^2 L q
 //   q = n d, k = g d, e = 3 for a gated MLP, else 2
 //
+// Latent attention has attention_products(), and q is the mean width of its keys and values. A
+// depth of multi-token prediction is one more layer, with 2 h^2 and one more head.
+//
 // A BERT has the whole square, and h^2 for each token in its LM head; a T5 has
 // encoder_decoder_flops().
 double causal_flops(const TransformerConfig& config, int64_t batch_size);
+
+// Multiplications of a token in the linear layers of a layer's self-attention: h (q + 2k) + q h, or
+// those of the projections down to latents and up again.
+double attention_products(const TransformerConfig& config);
 
 // An encoder of num_layers and seq_length (s), and a decoder of decoder_num_layers (D) and
 // decoder_seq_length (t) that attends to its output:

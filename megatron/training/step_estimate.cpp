@@ -72,9 +72,10 @@ struct AttentionTime {
 AttentionTime attention_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
                                const GpuRoof& gpu, bool has_documents) {
   // Forward: two products of half a square; backward: five.
-  const double forward =
-      2 * static_cast<double>(c.num_layers * c.num_attention_heads * c.kv_channels * c.seq_length) /
-      static_cast<double>(parallel.tensor_model_parallel_size);
+  const double forward = 2 *
+                         static_cast<double>((c.num_layers + c.mtp_num_layers) *
+                                             c.num_attention_heads * c.kv_channels * c.seq_length) /
+                         static_cast<double>(parallel.tensor_model_parallel_size);
   const bool is_small = c.kv_channels < 128;
   double rate = gpu.matmul_flops / measured_gpu().matmul_flops * (is_small ? kSmallHeads : 1);
   const bool by_position = attends_by_position(c, has_documents);
@@ -140,16 +141,17 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
   const auto h = static_cast<double>(c.hidden_size);
   const auto v = static_cast<double>(c.padded_vocab_size);
-  const auto layers = static_cast<double>(c.num_layers);
+  const auto layers = static_cast<double>(c.num_layers + c.mtp_num_layers);
   const auto q = static_cast<double>(c.num_attention_heads * c.kv_channels);
   const auto k = static_cast<double>(c.num_query_groups * c.kv_channels);
   const double mlp = h * static_cast<double>(c.ffn_hidden_size) * (c.is_gated() ? 3 : 2);
-  const double weights = layers * (h * (q + 2 * k) + q * h + mlp);
+  const auto heads = static_cast<double>(1 + c.mtp_num_layers);
+  const double weights = layers * (attention_products(c) + mlp);
 
   StepEstimate token;
   const double fp8 = part_in_fp8(c);
   token.linear = 6 * weights / ranks / products * ((1 - fp8) / kMatmulFlops + fp8 / kFp8Flops);
-  token.head = 6 * h * v / ranks / (products * kMatmulFlops);
+  token.head = 6 * h * v * heads / ranks / (products * kMatmulFlops);
   const AttentionTime attention = attention_on_gpu(c, parallel, gpu, has_documents);
   token.attention = attention.forward + attention.backward;
   const double f = static_cast<double>(c.ffn_hidden_size) / ranks;
@@ -164,13 +166,13 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
 // The same if only multiplications count: 6 FLOPs a weight, attention with half the square.
 StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) {
   const auto h = static_cast<double>(c.hidden_size);
-  const auto layers = static_cast<double>(c.num_layers);
+  const auto layers = static_cast<double>(c.num_layers + c.mtp_num_layers);
   const auto q = static_cast<double>(c.num_attention_heads * c.kv_channels);
-  const auto k = static_cast<double>(c.num_query_groups * c.kv_channels);
   const double mlp = h * static_cast<double>(c.ffn_hidden_size) * (c.is_gated() ? 3 : 2);
   StepEstimate token;
-  token.linear = 6 * layers * (h * (q + 2 * k) + q * h + mlp) / flops_per_second;
-  token.head = 6 * h * static_cast<double>(c.padded_vocab_size) / flops_per_second;
+  token.linear = 6 * layers * (attention_products(c) + mlp) / flops_per_second;
+  const auto heads = static_cast<double>(1 + c.mtp_num_layers);
+  token.head = 6 * h * static_cast<double>(c.padded_vocab_size) * heads / flops_per_second;
   token.attention = 6 * static_cast<double>(c.seq_length) * layers * q / flops_per_second;
   return token;
 }
@@ -210,7 +212,7 @@ double recomputed_part(const TransformerConfig& c) {
 double waiting_copies(const TransformerConfig& c, const ParallelConfig& parallel, double tokens,
                       const StepEstimate& step) {
   if (!c.stores_inputs_on_host()) return 0;
-  const auto layers = static_cast<double>(c.num_layers);
+  const auto layers = static_cast<double>(c.num_layers + c.mtp_num_layers);
   const auto group = static_cast<double>(c.recompute_num_layers);
   const double inputs =
       c.recompute_method == RecomputeMethod::kUniform ? layers / group : std::min(layers, group);

@@ -66,6 +66,27 @@ TEST(FlopsTest, Neighbours) {
   EXPECT_EQ(neighbor_flops(config, 5), 0);
 }
 
+// A layer and one of a further token, product by product.
+TEST(FlopsTest, LatentAttentionAndFurtherTokens) {
+  TransformerConfig config = flops_gpt(1, 8, 2, 6, 32);
+  config.multi_latent_attention = true;
+  config.q_lora_rank = 7;
+  config.kv_lora_rank = 6;
+  config.qk_head_dim = 3;
+  config.qk_pos_emb_head_dim = 2;
+  config.v_head_dim = 4;
+  config.mtp_num_layers = 1;
+  const double down_and_up = 7 * (8 + 2 * 5) + 8 * (6 + 2) + 6 * 2 * (3 + 4) + 2 * 4 * 8;
+  EXPECT_EQ(attention_products(config), down_and_up);
+  const double layer = 6 * (down_and_up + 2 * 8 * 32) + 6 * 3 * 2 * (5 + 4);  // half of the square
+  const double logits = 6 * 8 * 32;
+  EXPECT_DOUBLE_EQ(causal_flops(config, 3),
+                   3 * 6 * (layer + logits + layer + 6 * 2 * 8 * 8 + logits));
+  EXPECT_EQ(standard_flops(config, 3), causal_flops(config, 3));
+  config.q_lora_rank = 0;
+  EXPECT_EQ(attention_products(config), down_and_up - 7 * (8 + 2 * 5) + 8 * 2 * 5);
+}
+
 TEST(FlopsTest, GatedMlpHasThreeMatrices) {
   TransformerConfig config = flops_gpt(2, 64, 4, 32, 128);
   const double plain = causal_flops(config, 8);
