@@ -60,6 +60,10 @@ std::vector<const Module*> ModelTask::build_model(const ModelSite& site) {
   return chunks;
 }
 
+void ModelTask::adjust_parameter(OptimizedParameter& parameter) const {
+  parameter.is_clipped_apart = config_.optimizer.clips_apart && parameter.name.starts_with("mtp.");
+}
+
 std::vector<ChunkBoundary> ModelTask::boundaries() const {
   std::vector<ChunkBoundary> all;
   for (const std::unique_ptr<const Model>& model : models_) {

@@ -39,6 +39,7 @@ class ModelTask : public TrainTask {
 
   std::string_view model_name() const override;
   std::vector<const Module*> build_model(const ModelSite& site) override;
+  void adjust_parameter(OptimizedParameter& parameter) const override;
   std::vector<ChunkBoundary> boundaries() const override;
   void open_data(const Progress& progress) override;
   bool has_split(Split split) const override { return loaders_.has_split(split); }

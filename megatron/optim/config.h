@@ -36,6 +36,8 @@ struct OptimizerConfig {
   MuonTpMode muon_tp_mode = MuonTpMode::kBlockwise;
   double muon_extra_scale_factor = 1.0;
   double clip_grad = 1.0;  // limit of the global L2 norm; 0: no clipping, no norm
+  // Parameters with OptimizedParameter::is_clipped_apart exist: their norm is another.
+  bool clips_apart = false;
 
   // Learning rate. Lengths are in iterations or samples, like the training length.
   double lr = 0.0;  // required for training; the peak

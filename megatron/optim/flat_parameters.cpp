@@ -22,7 +22,8 @@ FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter
   const bool is_in_fp8 = sharers.size() > 1 && parameter.fp8 != nullptr;
   const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
     return b.dtype == dtype && b.gradient_axes == parameter.gradient_axes &&
-           b.has_matrices == is_matrix && b.is_in_fp8 == is_in_fp8;
+           b.has_matrices == is_matrix && b.is_in_fp8 == is_in_fp8 &&
+           b.is_clipped_apart == parameter.is_clipped_apart;
   });
   if (found != buffers.end()) return *found;
   FlatBuffer& buffer = buffers.emplace_back();
@@ -33,6 +34,7 @@ FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter
   buffer.sharers = sharers;
   buffer.has_matrices = is_matrix;
   buffer.is_in_fp8 = is_in_fp8;
+  buffer.is_clipped_apart = parameter.is_clipped_apart;
   return buffer;
 }
 

@@ -23,6 +23,8 @@ struct OptimizedParameter {
   // Is it counted in the global gradient norm? Parameters that another rank counts are not: those
   // of ranks that are not the first along shared_axes, and copies of tied weights.
   bool counts_in_norm = true;
+  // Its norm, and the clipping of its gradient, are those of such parameters alone.
+  bool is_clipped_apart = false;
   bool is_tied = false;  // gradients are summed with another pipeline stage's; has its own bucket
   MeshAxes gradient_axes = kDenseDataAxes;  // see ParameterInfo
   MeshAxes shared_axes = {};                // see ParameterInfo
@@ -69,6 +71,7 @@ struct FlatBuffer {
   comm::Group data;                // ranks with the same parameters and other samples
   comm::Group sharers;             // those that update shares of it: `data`, or this rank alone
   bool has_matrices = false;       // of layers, and nothing else
+  bool is_clipped_apart = false;   // see OptimizedParameter, and nothing else
   bool is_in_fp8 = false;          // weights that ranks gather in FP8, and nothing else
   FlatLayout layout;               // places are parallel to `parameters`
   std::vector<size_t> parameters;  // positions in FlatParameters::parameters(), rising
@@ -88,10 +91,10 @@ struct FlatBuffer {
 // This rank's share number `share` of a flat tensor of the buffer, &FlatBuffer::params or grads.
 Tensor share_of(const FlatBuffer& buffer, Tensor FlatBuffer::*flat, size_t share);
 
-// Moves parameters into flat buffers, one per dtype and axes of gradients (and of matrix, and of
-// what is gathered in FP8), and gives them main gradients there. After that the variables are views
-// of the buffers, and reductions, clipping and updates work on whole buffers. Constants (without
-// gradient) are not moved.
+// Moves parameters into flat buffers, one per dtype and axes of gradients (and of matrix, of what
+// is clipped apart, and of what is gathered in FP8), and gives them main gradients there. After
+// that the variables are views of the buffers, and reductions, clipping and updates work on whole
+// buffers. Constants (without gradient) are not moved.
 class FlatParameters {
  public:
   // In the order of registration. `parallel` has the groups of the parameters' gradients; the

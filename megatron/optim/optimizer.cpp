@@ -50,6 +50,8 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
       stream_(stream_of(parameters)),
       state_stream_(config.optimizer_cpu_offload ? host_beside(stream_) : stream_),
       state_({kernels::kStepStateBytes}, DType::kUInt8, stream_),
+      apart_state_(config.clips_apart ? Tensor({kernels::kStepStateBytes}, DType::kUInt8, stream_)
+                                      : Tensor()),
       decision_(kernels::kStepStateBytes, stream_.device),
       parameter_sums_(kernels::kNumStepSums * size_of(DType::kFloat64), stream_.device) {
   for (size_t i = 0; i < parameters_.buffers().size(); ++i) {
@@ -73,7 +75,14 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
 void Optimizer::upload_state() {
   kernels::StepState state;
   if (scaler_) state.loss_scale = scaler_->state();
-  upload_bytes(state_.view().data, &state, kernels::kStepStateBytes, stream_);
+  for (Tensor* decision : {&state_, &apart_state_}) {
+    if (!decision->defined()) continue;
+    upload_bytes(decision->view().data, &state, kernels::kStepStateBytes, stream_);
+  }
+}
+
+const Tensor& Optimizer::decision_of(const ShareState& state) const {
+  return parameters_.buffers()[state.buffer].is_clipped_apart ? apart_state_ : state_;
 }
 
 Tensor Optimizer::share_of(Tensor FlatBuffer::*flat, const ShareState& state) const {
@@ -147,11 +156,17 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   const std::vector<int32_t> group_of = group_of_parameter(groups_, all.size());
   std::vector<int32_t> update_groups;
   std::vector<int32_t> norm_groups;
+  std::vector<int32_t> apart_groups;
   std::vector<int32_t> positions;
   for (const size_t parameter : buffer.parameters) {
     update_groups.push_back(group_of[parameter]);
-    norm_groups.push_back(all[parameter].counts_in_norm ? kernels::kCountedInNorm
-                                                        : kernels::kNotCountedInNorm);
+    const auto group = [&](bool is_apart) {
+      const bool counts =
+          all[parameter].counts_in_norm && all[parameter].is_clipped_apart == is_apart;
+      return counts ? kernels::kCountedInNorm : kernels::kNotCountedInNorm;
+    };
+    norm_groups.push_back(group(false));
+    apart_groups.push_back(group(true));
     positions.push_back(static_cast<int32_t>(parameter));
   }
   // Padding is zero in gradients and state, so an update leaves it zero.
@@ -164,6 +179,10 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
     add_keys(state, update_groups);
   }
   state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream_);
+  if (config_.clips_apart) {
+    state.apart_norm =
+        tables(ranges_of(buffer.layout, apart_groups, kernels::kPaddingInNorm), stream_);
+  }
   state.parameter = tables(ranges_of(buffer.layout, positions), stream_);
   return state;
 }
@@ -193,14 +212,15 @@ Tensor Optimizer::loss_seed(int64_t num_microbatches) const {
   return seed;
 }
 
-Tensor Optimizer::sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const {
+Tensor Optimizer::sums_of(Tensor FlatBuffer::*flat, const Tensor& losses,
+                          RangeTables ShareState::*role) const {
   const MemoryScope scope(MemoryCategory::kWorkspace);
   const auto count = static_cast<int64_t>(states_.size());
   const Tensor found({count, kernels::kNumNormGroups, 2}, DType::kFloat64, stream_);
   for (int64_t i = 0; i < count; ++i) {
     const ShareState& state = states_[static_cast<size_t>(i)];
     measure(found.slice(i, 1).reshape({kernels::kNumNormGroups, 2}), share_of(flat, state),
-            state.norm);
+            state.*role);
   }
   Tensor sums({kernels::kNumStepSums}, DType::kFloat64, stream_);
   kernels::step_sums(sums.view(), found.view(), losses.defined() ? losses.view() : ConstView{},
@@ -220,12 +240,16 @@ kernels::StepRule Optimizer::rule() const {
 void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options) {
   invariant(!has_queued_step(), "a step finishes before the next one is queued");
   const TraceRange range("optimizer", stream_);
-  const Tensor sums = sums_of(&FlatBuffer::grads, options.losses);
-  if (options.weight.defined()) {
-    kernels::weigh_gradients(state_.view(), options.weight.view(), options.num_microbatches,
-                             stream_);
-  }
-  kernels::decide_step(state_.view(), sums.view(), rule(), stream_);
+  const auto decide = [&](Tensor& decision, RangeTables ShareState::*role) {
+    const Tensor sums = sums_of(&FlatBuffer::grads, options.losses, role);
+    if (options.weight.defined()) {
+      kernels::weigh_gradients(decision.view(), options.weight.view(), options.num_microbatches,
+                               stream_);
+    }
+    kernels::decide_step(decision.view(), sums.view(), rule(), stream_);
+  };
+  decide(state_, &ShareState::norm);
+  if (apart_state_.defined()) decide(apart_state_, &ShareState::apart_norm);
   if (host_) {
     update_on_host(rates);
   } else {
@@ -291,8 +315,8 @@ void Optimizer::queue_update(const UpdateRates& rates) {
   for (ShareState& state : states_) {
     Tensor params = share_of(&FlatBuffer::params, state);
     const Tensor grads = share_of(&FlatBuffer::grads, state);
-    update(state, has_main_copy(state) ? params.view() : TensorView{}, grads.view(), state_.view(),
-           rates, stream_);
+    update(state, has_main_copy(state) ? params.view() : TensorView{}, grads.view(),
+           decision_of(state).view(), rates, stream_);
   }
 }
 
@@ -303,12 +327,16 @@ void Optimizer::update_on_host(const UpdateRates& rates) {
   kernels::StepState decided;
   std::memcpy(&decided, decision.view().data, sizeof decided);
   if (decided.is_skipped != 0) return;
+  const Tensor apart = apart_state_.defined() ? apart_state_.to(Stream{}) : Tensor();
   std::vector<HostUpdate::Piece> pieces;
   for (const ShareState& state : states_) {
     pieces.push_back({share_of(&FlatBuffer::grads, state), share_of(&FlatBuffer::params, state)});
   }
   host_->run(pieces, [&](size_t piece, TensorView params, ConstView grads) {
-    update(states_[piece], params, grads, decision.view(), rates, state_stream_);
+    const ShareState& state = states_[piece];
+    const bool is_apart = parameters_.buffers()[state.buffer].is_clipped_apart;
+    update(states_[piece], params, grads, std::as_const(is_apart ? apart : decision).view(), rates,
+           state_stream_);
   });
 }
 

@@ -138,6 +138,7 @@ class Optimizer {
     RangeTables update;          // ranges by parameter group
     Tensor update_keys;          // of these ranges, with moments in fp8
     RangeTables norm;            // ranges by their role in the norm
+    RangeTables apart_norm;      // the same of parameters that are clipped apart
     RangeTables parameter;       // ranges by position in FlatParameters::parameters()
   };
 
@@ -154,8 +155,12 @@ class Optimizer {
   Tensor decoded(const StateTensor& codes, const StateSpec& spec) const;
   // Ends prepare_load(): the loaded tensors become remainders and codes.
   void keep_loaded(ShareState& state);
-  // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums].
-  Tensor sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const;
+  // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums], of the
+  // ranges of a role.
+  Tensor sums_of(Tensor FlatBuffer::*flat, const Tensor& losses,
+                 RangeTables ShareState::*role = &ShareState::norm) const;
+  // The decision about a share.
+  const Tensor& decision_of(const ShareState& state) const;
   // Is a gradient that is not finite an error? It is if no scaler could have caused it.
   bool refuses_not_finite() const { return !scaler_ && config_.check_for_nan_in_loss_and_grad; }
   kernels::StepRule rule() const;
@@ -176,8 +181,9 @@ class Optimizer {
   Stream state_stream_;             // of the state: stream_, or the host's
   std::optional<HostUpdate> host_;  // with optimizer_cpu_offload
   std::vector<ShareState> states_;
-  Tensor state_;       // a kernels::StepState on the device
-  Readback decision_;  // of state_
+  Tensor state_;        // a kernels::StepState on the device
+  Tensor apart_state_;  // the same of parameters that are clipped apart; undefined: there are none
+  Readback decision_;   // of state_
   Readback parameter_sums_;
 };
 

@@ -194,6 +194,8 @@ class Resolver {
     args_.optimizer.log_num_zeros_in_grad = args_.training.log_num_zeros_in_grad;
     // Compat: Megatron-LM core_r0.5.0 scales fp32 losses only with the distributed optimizer.
     OptimizerConfig& optimizer = args_.optimizer;
+    optimizer.clips_apart =
+        args_.transformer.mtp_num_layers > 0 && args_.transformer.mtp_detach_heads;
     if (!optimizer.fp16 && !optimizer.bf16 && !parallel.use_distributed_optimizer) {
       optimizer.loss_scale = 0.0;
     }
@@ -302,10 +304,6 @@ class Resolver {
             "--mtp-num-layers with a table of positions or --embed-layernorm needs "
             "--pipeline-model-parallel-size 1: the last stage has only a copy of the word "
             "embeddings; use it, or --position-embedding-type rope");
-    require(!c.mtp_detach_heads || c.mtp_num_layers == 0 || args_.optimizer.clip_grad == 0.0,
-            fmt::format("--mtp-detach-heads needs --clip-grad 0, not {}: the gradients of its "
-                        "layers are not clipped apart yet",
-                        args_.optimizer.clip_grad));
     if (stages <= 1 || layers <= 0) return;
     const bool is_even = parallel.decoder_first_pipeline_num_layers == 0 &&
                          parallel.decoder_last_pipeline_num_layers == 0 &&

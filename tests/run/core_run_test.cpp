@@ -63,6 +63,7 @@ INSTANTIATE_TEST_SUITE_P(MultiToken, CoreRunTest,
                          testing::Values(CoreCase{"mtp", "mtp1"}, CoreCase{"mtp", "mtp1_scale1"},
                                          CoreCase{"mtp", "mtp2"}, CoreCase{"mtp", "mtp2_tied"},
                                          CoreCase{"mtp", "mtp2_repeated"},
+                                         CoreCase{"mtp", "mtp2_detach"},
                                          CoreCase{"mtp", "mtp2_per_token"}),
                          name_of_case);
 
@@ -151,6 +152,9 @@ INSTANTIATE_TEST_SUITE_P(Formats, CoreCheckpointTest,
                          });
 
 INSTANTIATE_TEST_SUITE_P(MultiToken, CoreLayoutTest, testing::ValuesIn(layouts_of({"mtp", "mtp2"})),
+                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(DetachedMultiToken, CoreLayoutTest,
+                         testing::ValuesIn(layouts_of({"mtp", "mtp2_detach"})),
                          [](const auto& one) { return one.param.name; });
 INSTANTIATE_TEST_SUITE_P(TiedMultiToken, CoreLayoutTest,
                          testing::ValuesIn(layouts_of({"mtp", "mtp2_tied"})),
