@@ -23,6 +23,7 @@ class ChangedGptTask final : public GptTask {
   ~ChangedGptTask() override { close(); }
 
   void adjust_parameter(OptimizedParameter& parameter) const override {
+    GptTask::adjust_parameter(parameter);
     ParameterOptions options = {parameter.has_weight_decay, parameter.lr_mult};
     changes_.adjust_parameter(parameter.name, parameter.variable.data().shape().dims(), options);
     parameter.has_weight_decay = options.has_weight_decay;
