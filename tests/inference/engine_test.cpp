@@ -93,6 +93,16 @@ TEST(EngineOptionsTest, ModelsWithLayerOptionsDrawWhatFullPassesDraw) {
          c.residual_multiplier = 0.5;
          c.logits_multiplier = 0.5;
        }},
+      {P::kRope,
+       [](TransformerConfig& c) {
+         c.multi_latent_attention = c.qk_layernorm = true;
+         c.q_lora_rank = 12;
+         c.kv_lora_rank = 10;
+         c.qk_head_dim = 12;
+         c.qk_pos_emb_head_dim = 4;
+         c.v_head_dim = 8;
+         c.mtp_num_layers = 1;
+       }},
       {P::kAlibi, [](TransformerConfig& c) {
          c.alibi_before_scaling = true;
          c.parallel_residual = c.parallel_residual_shares_norm = true;

@@ -106,6 +106,24 @@ TEST_F(ParallelInferenceTest, LayersHaveOptions) {
   expect_as_one_rank(saved, {{.tp = 2}, {.pp = 2}});
 }
 
+TEST_F(ParallelInferenceTest, AttentionIsLatent) {
+  const std::filesystem::path saved = path("save");
+  train(llama_style(golden_flags())
+            .with("--multi-latent-attention")
+            .with("--q-lora-rank", "12")
+            .with("--kv-lora-rank", "10")
+            .with("--qk-head-dim", "12")
+            .with("--qk-pos-emb-head-dim", "4")
+            .with("--v-head-dim", "8")
+            .with("--qk-layernorm")
+            .with("--mtp-num-layers", "1")
+            .with("--eval-iters", "0")
+            .with("--train-iters", "6")
+            .with("--save", saved.string())
+            .with("--save-interval", "20"));
+  expect_as_one_rank(saved, {{.tp = 2}, {.pp = 2}});
+}
+
 TEST_F(ParallelInferenceTest, ManyTextsComeAndGo) {
   expect_many_texts_as_one_rank(golden("hf/llama-gqa"), {.tp = 2});
 }
