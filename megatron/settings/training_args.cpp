@@ -116,6 +116,15 @@ void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored, GivenSetting 
     const auto found = stored.find(flag.dest);
     if (found != stored.end()) flags.assign(flag.dest, found->second);
   }
+  // Compat: Megatron Core 0.19 stores None for its default, which is YaRN.
+  const auto type = stored.find("rope_type");
+  const bool is_unknown =
+      type == stored.end() || std::holds_alternative<std::monostate>(type->second);
+  RopeScaling& scaling = args.transformer.rope_scaling;
+  if (args.transformer.multi_latent_attention && is_unknown && !args.given.contains("rope_type") &&
+      scaling.factor != 1) {
+    scaling.type = RopeScalingType::kYarn;
+  }
   use_checkpoint_vocabulary(args.transformer, stored);
 }
 

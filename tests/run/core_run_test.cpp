@@ -100,6 +100,11 @@ std::vector<CoreLayout> layouts_of(const CoreCase& run) {
           {run, 2, {}, "dp2"},
           {run, 2, {"--context-parallel-size", "2"}, "cp2"},
           {run,
+           1,
+           {"--recompute-granularity", "full", "--recompute-method", "uniform",
+            "--recompute-num-layers", "1"},
+           "recomputed"},
+          {run,
            4,
            {tp2, "2", "--sequence-parallel", "--pipeline-model-parallel-size", "2"},
            "tp2_sp_pp2"}};

@@ -39,8 +39,11 @@ class MultiTokenPrediction final : public Module {
           Stream stream, const LayerMaker& make);
     Variable forward(const Variable& hidden, const Variable& embedded,
                      const ForwardContext& context) const;
+    // The layer as a region that the backward pass computes again.
+    Variable recomputed(const Variable& x, const ForwardContext& context) const;
 
     TensorParallel tp;
+    bool is_recomputed;
     DType stream_dtype;  // of the residual stream
     std::unique_ptr<Norm> enorm;
     std::unique_ptr<Norm> hnorm;
