@@ -24,25 +24,29 @@
 #include "tests/parallel/shards.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/shared_data.h"
+#include "tests/support/source_path.h"
 
-// Runs of Megatron Core 0.19 under ../shared/golden, repeated from their initial weights and their
-// batches (../shared/golden/README-modern.md).
+// Runs of Megatron Core 0.19 under tests/golden/core and ../shared/golden, repeated from their
+// initial weights and their batches (tests/golden/core/README.md).
 namespace megatron {
 
 // A recorded run: a folder such as golden/mla/mla_qlora.
 class CoreRun {
  public:
-  explicit CoreRun(const std::string& folder, const std::string& name)
-      : root_(shared_data("golden/" + folder)),
+  CoreRun(const std::string& folder, const std::string& name)
+      : root_(root_of(folder, name)),
         recorded_(nlohmann::json::parse(std::ifstream(root_ / name / "run.json"))),
         initial_(root_ / recorded_.at("init").get<std::string>()),
         gradients_(root_ / name / "grad.safetensors") {}
 
+  // Is the run here, in the repository or beside it?
+  static bool is_there(const std::string& folder, const std::string& name) {
+    return std::filesystem::exists(root_of(folder, name) / name);
+  }
   const nlohmann::json& iterations() const { return recorded_.at("iterations"); }
   const SafetensorsFile& initial() const { return initial_; }
   const SafetensorsFile& gradients() const { return gradients_; }
 
-  std::filesystem::path folder() const { return root_; }
   // Its configuration with further flags, for so many ranks.
   RunConfig config(const std::vector<std::string>& more, int64_t ranks) const {
     std::vector<std::string> words = {"--mock-data", "--device", "cpu", "--num-threads", "1"};
@@ -63,6 +67,12 @@ class CoreRun {
   }
 
  private:
+  // The repository has some runs.
+  static std::filesystem::path root_of(const std::string& folder, const std::string& name) {
+    const std::filesystem::path own = source_path("tests/golden/core/" + folder);
+    return std::filesystem::exists(own / name) ? own : shared_data("golden/" + folder);
+  }
+
   // Flags of its environment, and how many words follow each.
   inline static const std::map<std::string, int> kSkipped = {{"--data-path", 1},
                                                              {"--data-cache-path", 1},
@@ -123,7 +133,7 @@ class CoreTask final : public GptTask {
   }
 
  private:
-  SafetensorsFile batches_{shared_data("golden/moe/batches.safetensors")};
+  SafetensorsFile batches_{source_path("tests/golden/core/batches.safetensors")};
 };
 
 // One rank's part of a repeated run.

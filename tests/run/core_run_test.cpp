@@ -40,8 +40,15 @@ void expect_iteration(const IterationResult& got, const nlohmann::json& want) {
 
 class CoreRunTest : public testing::TestWithParam<CoreCase> {};
 
+// Skips the test unless the run is there.
+#define MG_NEEDS_RUN(run)                                                     \
+  if (!CoreRun::is_there((run).folder, (run).name)) {                         \
+    GTEST_SKIP() << "needs ../shared/golden/" << (run).folder << ": not run"; \
+  }                                                                           \
+  static_assert(true)
+
 TEST_P(CoreRunTest, TrainsAsMegatronCore) {
-  MG_NEEDS_SHARED("golden/mla");
+  MG_NEEDS_RUN(GetParam());
   const CoreRun run(GetParam().folder, GetParam().name);
   CoreTrainer trainer(run, run.config(GetParam().flags, 1), comm::Group());
   for (const nlohmann::json& iteration : run.iterations()) {
@@ -79,8 +86,8 @@ void PrintTo(const CoreLayout& c, std::ostream* out) { *out << c.run.name << " "
 class CoreLayoutTest : public testing::TestWithParam<CoreLayout> {};
 
 TEST_P(CoreLayoutTest, TrainsAsOneRank) {
-  MG_NEEDS_SHARED("golden/mla");
   const CoreLayout& layout = GetParam();
+  MG_NEEDS_RUN(layout.run);
   const CoreRun run(layout.run.folder, layout.run.name);
   const RunConfig config = run.config(layout.flags, layout.ranks);
   comm::run_ranks(static_cast<int>(layout.ranks), [&](const comm::Group& world) {
@@ -130,10 +137,11 @@ TEST_P(CoreCheckpointTest, ContinuesAsMegatronCore) {
   for (const char* format : {"torch_dist", "megatron-core", "native"}) {
     const TemporaryDirectory directory;
     const std::string saved = directory.path().string();
-    RunConfig config =
-        run.config({"--load", (run.folder() / "ckpt" / GetParam().checkpoint).string(), "--save",
-                    saved, "--save-interval", "5", "--save-format", format},
-                   1);
+    RunConfig config = run.config(
+        {"--load",
+         (shared_data("golden") / GetParam().run.folder / "ckpt" / GetParam().checkpoint).string(),
+         "--save", saved, "--save-interval", "5", "--save-format", format},
+        1);
     CoreTrainer first(run, config, comm::Group());
     ASSERT_EQ(first.iteration(), 10);
     for (size_t i = 10; i < 15; ++i) expect_iteration(first.iterate(), run.iterations()[i]);
