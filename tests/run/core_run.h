@@ -86,10 +86,11 @@ class CoreRun {
                                                              {"--attention-backend", 1},
                                                              {"--disable-jit-fuser", 0}};
 
-  // The flags of run.json with the variables of flags.sh.
+  // The flags of run.json with the variables of flags.txt.
   std::vector<std::string> flags_of_run() const {
     std::ostringstream text;
-    text << std::ifstream(root_ / "flags.sh").rdbuf();
+    const bool is_own = std::filesystem::exists(root_ / "flags.txt");
+    text << std::ifstream(root_ / (is_own ? "flags.txt" : "flags.sh")).rdbuf();
     const std::string script = text.str();
     std::string flags = recorded_.at("flags").get<std::string>();
     const std::string without = "(without --moe-ffn-hidden-size)";
