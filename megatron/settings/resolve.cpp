@@ -355,7 +355,7 @@ class Resolver {
   void save_format() {
     SaveFormat& format = args_.checkpoint.save_format;
     const TransformerConfig& c = args_.transformer;
-    const bool is_gpt = c.is_decoder_only() && !c.retro.add_retriever;
+    const bool is_gpt = c.is_decoder_only() && !c.retro.add_retriever && !c.has_experts();
     const bool is_adam = args_.optimizer.optimizer == OptimizerKind::kAdam;
     const bool can_hold = is_gpt && (is_adam || args_.checkpoint.no_save_optim);
     if (args_.legacy.ckpt_format == CkptFormat::kTorchDist) {
@@ -422,6 +422,7 @@ class Resolver {
     const int64_t tp = std::max<int64_t>(args_.parallel.tensor_model_parallel_size, 1);
     const int64_t dp = std::max<int64_t>(args_.parallel.data_parallel_size, 1);
     append(problems_, megatron::problems(args_.transformer, tp));
+    experts();
     fp8_tokens();
     append(problems_, megatron::problems(args_.training, dp));
     if (given("lr") || args_.training.skip_train) {
@@ -435,6 +436,31 @@ class Resolver {
     append(problems_, megatron::problems(args_.checkpoint));
     append(problems_, megatron::problems(args_.data));
     tokenizer();
+  }
+
+  void experts() {
+    const ParallelConfig& parallel = args_.parallel;
+    const TransformerConfig& c = args_.transformer;
+    const int64_t ep = parallel.expert_model_parallel_size;
+    if (!c.has_experts()) {
+      require(ep == 1 && parallel.expert_tensor_parallel_size == 0,
+              "--expert-model-parallel-size and --expert-tensor-parallel-size need --num-experts; "
+              "remove them");
+      return;
+    }
+    const int64_t etp = expert_tensor_size(parallel);
+    require(ep < 1 || c.num_experts % ep == 0,
+            fmt::format("--num-experts {} must be a multiple of --expert-model-parallel-size {}",
+                        c.num_experts, ep));
+    require(etp < 1 || c.moe_ffn_hidden_size % etp == 0,
+            fmt::format("--moe-ffn-hidden-size {} must be a multiple of "
+                        "--expert-tensor-parallel-size {}",
+                        c.moe_ffn_hidden_size, etp));
+    require(parallel.tensor_model_parallel_size == 1 || parallel.sequence_parallel,
+            "--num-experts with --tensor-model-parallel-size above 1 needs --sequence-parallel: "
+            "without it ranks would send their tokens several times");
+    require(args_.optimizer.optimizer != OptimizerKind::kMuon,
+            "--optimizer muon is not available with --num-experts; use adam");
   }
 
   void muon() {

@@ -173,7 +173,10 @@ void Trainer::train_step() {
       run_microbatches(Split::kTrain, next.num_microbatches,
                        next.is_trained ? state_.optimizer.loss_seed(next.num_losses) : Tensor());
   no_grad.reset();
-  if (next.is_trained) state_.fp8.finish_iteration(progress.iteration);
+  if (next.is_trained) {
+    state_.fp8.finish_iteration(progress.iteration);
+    next.auxiliary_losses = state_.routers.finish_iteration();
+  }
   losses.reduce(state_.parallel.data);
   log_.timers().stop("forward-backward", 1);
   next.losses = losses.names();
@@ -316,6 +319,11 @@ void Trainer::finish_step() {
         "iteration {}: {} is not a number; lower --lr, look at the data around sample {}, or "
         "pass --no-check-for-nan-in-loss-and-grad to continue",
         number, name, finished.progress.consumed_train_samples - result.global_batch_size));
+  }
+
+  if (!result.losses.empty()) {
+    result.losses.insert(result.losses.end(), iteration.auxiliary_losses.begin(),
+                         iteration.auxiliary_losses.end());
   }
 
   result.is_skipped = true;

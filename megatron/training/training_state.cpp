@@ -166,6 +166,7 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
       parameters(flat(parameters_of(config, task, chunks, parallel),
                       flat_options(config, parallel, chunks), parallel, stream.device)),
       fp8(chunks, config.transformer.fp8, parallel, stream, fp8_gather(config, parameters, stream)),
+      routers(chunks, config.transformer, parallel, stream),
       gradients(parameters, parallel.pipeline,
                 {.overlap_grad_reduce = config.parallel.overlap_grad_reduce,
                  .overlap_param_gather = config.parallel.overlap_param_gather}),

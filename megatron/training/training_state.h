@@ -16,6 +16,7 @@
 #include "megatron/training/progress.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/train_task.h"
+#include "megatron/transformer/router.h"
 
 namespace megatron {
 
@@ -36,6 +37,7 @@ struct TrainingState {
   const std::vector<const Module*> chunks;
   FlatParameters parameters;
   Fp8Scaling fp8;
+  Routers routers;  // of experts
   GradientReduction gradients;
   Optimizer optimizer;
   ParameterScheduler scheduler;

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "megatron/core/error.h"
+#include "megatron/transformer/expert_config.h"
 #include "megatron/transformer/lora.h"
 
 namespace megatron {
@@ -176,6 +177,7 @@ TransformerConfig resolved(TransformerConfig config) {
   if (config.padded_vocab_size == 0) config.padded_vocab_size = config.pad_vocab_size_to;
   if (config.apply_query_key_layer_scaling) config.attention_softmax_in_fp32 = true;
   expand_period(config.no_rope_layers, config.num_layers);
+  resolve_experts(config);
   config.retro = resolved(config.retro, config.num_layers);
   return config;
 }
@@ -714,6 +716,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   check_positions(c, list);
   check_recomputation(c, tp, list);
   if (c.fp8.is_on()) check_fp8(c, tp, list);
+  for (std::string& problem : expert_problems(c)) list.require(false, std::move(problem));
   for (std::string& problem : retro_problems(c)) list.require(false, std::move(problem));
   return list.found;
 }

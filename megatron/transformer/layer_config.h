@@ -70,14 +70,14 @@ struct LatentConfig {
   int64_t v_head_dim = 128;
 };
 
-enum class LoadBalancing { kNone, kAuxLoss, kSeqAuxLoss, kGlobalAuxLoss, kSinkhorn, kQuantile };
 enum class TokenDropPolicy { kProbs, kPosition };
 
 // Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends each token to
 // moe_router_topk of num_experts MLPs.
 struct ExpertConfig {
   int64_t num_experts = 0;          // 0: none
-  std::vector<int> moe_layer_freq;  // of each layer: 1 if it has experts; empty: all have
+  // Of each layer: 1 if it has experts. One number: each so many layers, from the first.
+  std::vector<int> moe_layer_freq;  // resolved: empty if all have
   int64_t moe_ffn_hidden_size = 0;  // width of an expert; 0: ffn_hidden_size
   int64_t moe_router_topk = 2;
   RouterScore moe_router_score_function = RouterScore::kSoftmax;
@@ -89,7 +89,8 @@ struct ExpertConfig {
   bool moe_router_enable_expert_bias = false;   // balancing without a loss (arXiv:2408.15664)
   double moe_router_bias_update_rate = 1e-3;
   double moe_router_quantile_balancing_ema = 0.0;
-  std::vector<LoadBalancing> moe_router_load_balancing_type = {LoadBalancing::kAuxLoss};
+  // aux_loss, seq_aux_loss, global_aux_loss; or sinkhorn, quantile_balancing, none
+  std::vector<std::string> moe_router_load_balancing_type = {"aux_loss"};
   std::vector<double> moe_aux_loss_coeff = {0.0};  // of each type
   double moe_z_loss_coeff = 0.0;
   double moe_input_jitter_eps = 0.0;
@@ -101,6 +102,12 @@ struct ExpertConfig {
   bool moe_shared_expert_gate = false;
 
   bool has_experts() const { return num_experts > 0; }
+  // Has a layer, counted from 0 over the stack? Layers beyond the list are as the last one.
+  bool has_experts(int64_t layer) const {
+    if (moe_layer_freq.empty()) return has_experts();
+    const auto last = static_cast<int64_t>(moe_layer_freq.size()) - 1;
+    return has_experts() && moe_layer_freq[static_cast<size_t>(layer < last ? layer : last)] != 0;
+  }
 };
 
 // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, sec. 2.2).

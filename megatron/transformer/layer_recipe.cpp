@@ -4,6 +4,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/transformer/cross_attention.h"
+#include "megatron/transformer/expert_mlp.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/latent_attention.h"
 #include "megatron/transformer/mlp.h"
@@ -38,6 +39,9 @@ std::unique_ptr<LayerPart> make_part(const LayerRecipe& recipe, const BranchReci
     case PartKind::kMlp:
       return std::make_unique<Mlp>(recipe.config, recipe.place.name + "." + branch.name, tp,
                                    stream);
+    case PartKind::kExpertMlp:
+      return std::make_unique<ExpertMlp>(recipe.config, recipe.place.name + "." + branch.name, tp,
+                                         stream);
   }
   throw InternalError("make_part: unknown part of a layer");
 }
@@ -66,7 +70,8 @@ LayerRecipe layer_recipe(const TransformerConfig& config, const Stack& stack, in
     add({PartKind::kCrossAttention, "cross_attention", "pre_cross_attn_layernorm",
          "post_cross_attn_layernorm"});
   }
-  BranchRecipe mlp = {PartKind::kMlp, "mlp", "pre_mlp_layernorm", "post_mlp_layernorm"};
+  BranchRecipe mlp = {config.has_experts(layer) ? PartKind::kExpertMlp : PartKind::kMlp, "mlp",
+                      "pre_mlp_layernorm", "post_mlp_layernorm"};
   if (config.parallel_residual_shares_norm) {
     mlp.norm.clear();
     mlp.input = BranchInput::kFirstNorm;

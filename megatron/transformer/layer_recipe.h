@@ -13,8 +13,8 @@
 
 namespace megatron {
 
-// SelfAttention, LatentAttention, CrossAttention, Mlp.
-enum class PartKind { kSelfAttention, kLatentAttention, kCrossAttention, kMlp };
+// SelfAttention, LatentAttention, CrossAttention, Mlp, ExpertMlp.
+enum class PartKind { kSelfAttention, kLatentAttention, kCrossAttention, kMlp, kExpertMlp };
 
 // A branch of the residual stream: a norm, the part that reads it, and a norm of its output.
 struct BranchRecipe {

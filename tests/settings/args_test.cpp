@@ -216,7 +216,7 @@ TEST(FlagListTest, HelpShowsWhatWorks) {
   for (const char* flag : {"--num-layers", "--lr", "--tensor-model-parallel-size", "--save"}) {
     EXPECT_THAT(help, HasSubstr(std::string("\n  ") + flag + " "));
   }
-  for (const char* flag : {"--num-experts", "--retro-return-doc-ids", "--use-flash-attn",
+  for (const char* flag : {"--moe-latent-size", "--retro-return-doc-ids", "--use-flash-attn",
                            "--mask-prob", "--ddp-num-buckets", "\nvision:"}) {
     EXPECT_THAT(help, testing::Not(HasSubstr(flag)));
   }

@@ -71,7 +71,14 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
     further.mtp_num_layers = 1;
     for (ParameterSpec& spec : model_specs(further)) specs.push_back(std::move(spec));
   }
-  if (is_decoder_only(kind)) {  // a Retro has more
+  if (is_decoder_only(kind)) {  // experts and a Retro have more
+    TransformerConfig experts = config;
+    experts.num_experts = 2;
+    experts.moe_shared_expert_intermediate_size = 2;
+    experts.moe_shared_expert_gate = true;
+    experts.moe_router_score_function = RouterScore::kSigmoid;
+    experts.moe_router_enable_expert_bias = true;
+    for (ParameterSpec& spec : model_specs(resolved(experts))) specs.push_back(std::move(spec));
     config.retro = {.add_retriever = true, .layer_numbers = {1}, .encoder_layers = kEncoderLayers};
     for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
   }

@@ -60,8 +60,15 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
            "overlapped), all_gather, or a2a (all-to-all over the heads).")
       .becomes("context_exchange")
       .is_listed = false;
-  flags.add("--expert-model-parallel-size", c.expert_model_parallel_size, "Expert-parallel size.")
-      .refused("mixture of experts");
+  flags
+      .add("--expert-model-parallel-size", c.expert_model_parallel_size,
+           "Expert-parallel size: ranks among which the experts of a layer are divided.")
+      .nickname({"--ep", "--ep-size"});
+  flags
+      .add_optional("--expert-tensor-parallel-size", c.expert_tensor_parallel_size,
+                    "Ranks that share each expert; --tensor-model-parallel-size if not given.")
+      .not_zero()
+      .is_listed = false;
   flags.add_switch(
       "--use-tp-pp-dp-mapping", c.use_tp_pp_dp_mapping,
       "Order ranks tp, pp, dp: pipeline neighbours are closer together than data-parallel ones.");
@@ -142,8 +149,6 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                         "Groups with priority for communication.");
   flags.add_later_entry("--use-sharp", T::kSwitch, other, false, "Reductions inside switches.");
   flags.add_later_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.");
-  flags.add_later_entry("--expert-tensor-parallel-size", T::kInt, other, none,
-                        "Tensor parallel size of experts.", "mixture of experts");
   flags.add_later_entry("--pipeline-model-parallel-layout", T::kText, other, none,
                         "Layers of every stage, in one word.", "a free pipeline layout");
   flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},

@@ -1,0 +1,327 @@
+#include "megatron/ops/expert_mlp.h"
+
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "megatron/device/trace.h"
+#include "megatron/kernels/bias_activation.h"
+#include "megatron/kernels/expert_rows.h"
+#include "megatron/kernels/grouped_matmul.h"
+#include "megatron/kernels/matmul.h"
+#include "megatron/ops/optional_view.h"
+#include "megatron/ops/parameter_gradient.h"
+#include "megatron/ops/workspace.h"
+
+namespace megatron {
+namespace {
+
+using kernels::Transpose;
+
+// The rows of the experts of a rank: those of its first expert, of the second, ..
+struct ExpertRows {
+  int64_t k = 0;                 // choices of a token
+  std::vector<int64_t> offsets;  // [E + 1]: the first row of each expert
+  Tensor first_rows;             // the same, int32 (kernels/grouped_matmul.h)
+  Tensor slots;                  // [R] int32: of each row (kernels/expert_rows.h)
+  Tensor rows;                   // [T, k] int32: of each slot, -1: none
+
+  int64_t count() const { return offsets.back(); }
+  int64_t num_experts() const { return std::ssize(offsets) - 1; }
+};
+
+// Rows of equal number for every expert: for a dry device, which knows no ids.
+ExpertRows balanced_rows(const Tensor& ids, int64_t experts, const ExpertMlpOptions& options) {
+  ExpertRows made{.k = ids.size(1),
+                  .offsets = {0},
+                  .first_rows = Tensor({experts + 1}, DType::kInt32, ids.stream()),
+                  .slots = {},
+                  .rows = empty_like(ids)};
+  const int64_t rows = (ids.numel() * experts + options.num_experts - 1) / options.num_experts;
+  for (int64_t e = 1; e <= experts; ++e) made.offsets.push_back(rows * e / experts);
+  made.slots = Tensor({rows}, DType::kInt32, ids.stream());
+  return made;
+}
+
+ExpertRows rows_of(const Tensor& ids, int64_t experts, const ExpertMlpOptions& options) {
+  if (ids.stream().is_dry()) return balanced_rows(ids, experts, options);
+  const Tensor here = ids.to(Stream{});
+  const std::span<const int32_t> of_slot = here.span<int32_t>();
+  const auto local = [&](int32_t id) { return id < 0 ? -1 : id - options.first_expert; };
+  ExpertRows made{.k = ids.size(1), .offsets = {}, .first_rows = {}, .slots = {}, .rows = {}};
+  made.offsets.assign(static_cast<size_t>(experts + 1), 0);
+  for (const int32_t id : of_slot) {
+    const int64_t e = local(id);
+    if (e >= 0 && e < experts) made.offsets[static_cast<size_t>(e + 1)] += 1;
+  }
+  for (size_t e = 1; e < made.offsets.size(); ++e) made.offsets[e] += made.offsets[e - 1];
+  std::vector<int64_t> next = made.offsets;
+  Tensor slots({made.count()}, DType::kInt32, Stream{});
+  Tensor rows(ids.shape(), DType::kInt32, Stream{});
+  for (size_t slot = 0; slot < of_slot.size(); ++slot) {
+    const int64_t e = local(of_slot[slot]);
+    const bool is_here = e >= 0 && e < experts;
+    const int64_t row = is_here ? next[static_cast<size_t>(e)]++ : -1;
+    rows.span<int32_t>()[slot] = static_cast<int32_t>(row);
+    if (is_here) slots.span<int32_t>()[static_cast<size_t>(row)] = static_cast<int32_t>(slot);
+  }
+  const std::vector<int32_t> first_rows(made.offsets.begin(), made.offsets.end());
+  made.first_rows = tensor_of(first_rows, {experts + 1}).to(ids.stream());
+  made.slots = slots.to(ids.stream());
+  made.rows = rows.to(ids.stream());
+  return made;
+}
+
+// The matrix or vector of an expert, as a matrix.
+TensorView of_expert(TensorView all, int64_t expert) {
+  if (all.is_null()) return all;
+  const Shape shape =
+      all.shape.rank() == 2 ? Shape{1, all.size(1)} : Shape{all.size(1), all.size(2)};
+  return {static_cast<std::byte*>(all.data) + expert * shape.numel() * size_of(all.dtype), shape,
+          all.dtype};
+}
+ConstView of_expert(ConstView all, int64_t expert) {
+  const TensorView view =
+      of_expert(TensorView{const_cast<void*>(all.data), all.shape, all.dtype}, expert);
+  return view;
+}
+ConstView as_vector(ConstView row) {
+  if (row.data != nullptr) row.shape = {row.shape.numel()};
+  return row;
+}
+TensorView as_vector(TensorView row) {
+  if (!row.is_null()) row.shape = {row.shape.numel()};
+  return row;
+}
+
+// Calls f(expert, its rows) for each; `of` gives the rows of a tensor [R, ..].
+template <class F>
+void for_experts(const ExpertRows& rows, const F& f) {
+  for (int64_t e = 0; e < rows.num_experts(); ++e) {
+    const int64_t begin = rows.offsets[static_cast<size_t>(e)];
+    f(e, [begin, count = rows.offsets[static_cast<size_t>(e + 1)] - begin](const Tensor& x) {
+      return x.slice(begin, count);
+    });
+  }
+}
+
+// y_e = x_e w_e^T, or x_e w_e.
+void multiply_experts(Tensor& y, const Tensor& x, const Tensor& w, Transpose transpose,
+                      const ExpertRows& rows) {
+  kernels::grouped_matmul(y.view(), x.view(), w.view(), transpose, rows.first_rows.view(),
+                          y.stream());
+}
+
+// dw_e = dy_e^T x_e, added to a main gradient.
+void add_expert_products(ParameterGradient& dw, const Shape& shape, const Tensor& dy,
+                         const Tensor& x, const ExpertRows& rows) {
+  TensorView view = dw.view();
+  if (view.is_null()) return;
+  view.shape = shape;
+  kernels::grouped_matmul_gradient(view, dy.view(), x.view(), rows.first_rows.view(), dw.beta(),
+                                   x.stream());
+}
+
+Tensor gathered_tokens(const Tensor& x, const ExpertRows& rows) {
+  Tensor y({rows.count(), x.size(1)}, x.dtype(), x.stream());
+  kernels::gather_token_rows(y.view(), x.view(), rows.slots.view(), rows.k, y.stream());
+  return y;
+}
+
+Tensor combined(const Tensor& x, const ExpertRows& rows) {
+  Tensor y({rows.rows.size(0), x.size(1)}, x.dtype(), x.stream());
+  kernels::combine_token_rows(y.view(), x.view(), rows.rows.view(), y.stream());
+  return y;
+}
+
+void weigh(Tensor& y, const Tensor& x, const Tensor& weights, const ExpertRows& rows) {
+  kernels::weigh_rows_forward(y.view(), x.view(), weights.view(), rows.slots.view(), y.stream());
+}
+
+// What the backward pass needs.
+struct ExpertMlpSaved {
+  ExpertMlpOptions options;
+  ExpertRows rows;
+  Tensor x, weights, wide;
+  Tensor fc1, fc1_bias, fc2, fc2_bias;
+  GradSink fc1_sink, fc1_bias_sink, fc2_sink, fc2_bias_sink;
+
+  int64_t inner() const { return fc2.size(2); }
+
+  // act(fc1(x)) [R, f]
+  Tensor activations() const {
+    Tensor y({rows.count(), inner()}, x.dtype(), x.stream());
+    for_experts(rows, [&](int64_t e, const auto& of) {
+      kernels::bias_activation_forward(of(y).view(), of(wide).view(),
+                                       as_vector(of_expert(view_or_none(fc1_bias), e)),
+                                       options.activation, y.stream());
+    });
+    return y;
+  }
+
+  // The tokens as fc1 reads them, [R, h].
+  Tensor inputs() const {
+    Tensor y = gathered_tokens(x, rows);
+    if (options.weighs_input) weigh(y, y, weights, rows);
+    return y;
+  }
+
+  // The factors of fc2_bias, [R, 1].
+  Tensor bias_factors() const {
+    Tensor y = full({rows.count(), 1}, 1.0f, x.dtype(), x.stream());
+    if (!options.weighs_input) weigh(y, y, weights, rows);
+    return y;
+  }
+
+  Tensor forward() {
+    const Stream stream = x.stream();
+    wide = Tensor({rows.count(), fc1.size(1)}, x.dtype(), stream);
+    multiply_experts(wide, inputs(), fc1, Transpose::kYes, rows);
+    Tensor inside = activations();
+    if (!options.weighs_input) weigh(inside, inside, weights, rows);
+    Tensor out({rows.count(), fc2.size(1)}, x.dtype(), stream);
+    multiply_experts(out, inside, fc2, Transpose::kYes, rows);
+    if (fc2_bias.defined() && options.adds_fc2_bias) {
+      const Tensor factors = bias_factors();
+      for_experts(rows, [&](int64_t e, const auto& of) {
+        kernels::matmul(of(out).view(), of(factors).view(), Transpose::kNo,
+                        of_expert(ConstView(fc2_bias.view()), e), Transpose::kNo, {}, 1.0f, stream);
+      });
+    }
+    return combined(out, rows);
+  }
+
+  // The gradient of fc2_bias, and its part of that of the weights.
+  Tensor bias_gradient(Tensor& dweights, const Tensor& dout, bool wanted) const {
+    ParameterGradient dbias(fc2_bias_sink, fc2_bias.shape(), fc2_bias.dtype(), x.stream(), wanted);
+    // The bias is a matrix of one row.
+    const Shape row = {fc2_bias.size(0), 1, fc2_bias.size(1)};
+    if (wanted) add_expert_products(dbias, row, bias_factors(), dout, rows);
+    if (options.adds_fc2_bias && !options.weighs_input) {
+      const Tensor ones = full({rows.count(), 1}, 1.0f, x.dtype(), x.stream());
+      Tensor biases = empty_like(dout);
+      for_experts(rows, [&](int64_t e, const auto& of) {
+        kernels::matmul(of(biases).view(), of(ones).view(), Transpose::kNo,
+                        of_expert(ConstView(fc2_bias.view()), e), Transpose::kNo, {}, 0.0f,
+                        x.stream());
+      });
+      Tensor scratch = empty_like(dout);
+      kernels::weigh_rows_backward(scratch.view(), dweights.view(), dout.view(), biases.view(),
+                                   weights.view(), rows.slots.view(), x.stream());
+    }
+    return dbias.result();
+  }
+
+  // The gradients of x, weights, fc1, fc1_bias, fc2, fc2_bias.
+  Grads backward(const Tensor& dy, const Wants& wants) const {
+    const Stream stream = x.stream();
+    Grads grads(6);
+    Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream);
+    const Tensor dout = gathered_tokens(dy, rows);
+    if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
+
+    Tensor dinside({rows.count(), inner()}, x.dtype(), stream);
+    multiply_experts(dinside, dout, fc2, Transpose::kNo, rows);
+    {
+      const Tensor plain = activations();
+      Tensor inside = plain;
+      if (!options.weighs_input) {
+        inside = empty_like(plain);
+        weigh(inside, plain, weights, rows);
+        kernels::weigh_rows_backward(dinside.view(), dweights.view(), dinside.view(), plain.view(),
+                                     weights.view(), rows.slots.view(), stream);
+      }
+      ParameterGradient dfc2(fc2_sink, fc2.shape(), fc2.dtype(), stream, wants[4]);
+      add_expert_products(dfc2, fc2.shape(), dout, inside, rows);
+      grads[4] = dfc2.result();
+    }
+
+    Tensor dwide = empty_like(wide);
+    {
+      ParameterGradient dbias(fc1_bias_sink, fc1_bias.shape(), fc1_bias.dtype(), stream, wants[3]);
+      for_experts(rows, [&](int64_t e, const auto& of) {
+        const TensorView sums = as_vector(of_expert(dbias.view(), e));
+        Workspace workspace(sums.is_null() ? 0
+                                           : kernels::bias_activation_backward_workspace_bytes(
+                                                 of(wide).shape(), stream),
+                            stream);
+        kernels::bias_activation_backward(
+            of(dwide).view(), sums, of(dinside).view(), of(wide).view(),
+            as_vector(of_expert(view_or_none(fc1_bias), e)), options.activation, dbias.beta(),
+            workspace.view(), stream);
+      });
+      grads[3] = dbias.result();
+    }
+    ParameterGradient dfc1(fc1_sink, fc1.shape(), fc1.dtype(), stream, wants[2]);
+    if (wants[2]) add_expert_products(dfc1, fc1.shape(), dwide, inputs(), rows);
+    grads[2] = dfc1.result();
+
+    Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
+    multiply_experts(dinputs, dwide, fc1, Transpose::kNo, rows);
+    if (options.weighs_input) {
+      kernels::weigh_rows_backward(dinputs.view(), dweights.view(), dinputs.view(),
+                                   gathered_tokens(x, rows).view(), weights.view(),
+                                   rows.slots.view(), stream);
+    }
+    if (wants[0]) grads[0] = combined(dinputs, rows);
+    grads[1] = dweights;
+    return grads;
+  }
+};
+
+Tensor data_of(const Variable& x) { return x.defined() ? x.data() : Tensor(); }
+GradSink sink_of(const Variable& x) { return x.defined() ? x.grad_sink() : GradSink(); }
+
+}  // namespace
+
+Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
+                    const ExpertMatrices& matrices, const ExpertMlpOptions& options) {
+  const TraceRange range("expert_mlp", x.stream());
+  const auto& [fc1, fc1_bias, fc2, fc2_bias] = matrices;
+  const int64_t experts = fc1.size(0);
+  const int64_t widths = is_gated(options.activation) ? 2 : 1;
+  expect_shape(fc1.shape(), {experts, widths * fc2.size(2), x.size(1)}, "expert_mlp: fc1");
+  expect_shape(fc2.shape(), {experts, x.size(1), fc2.size(2)}, "expert_mlp: fc2");
+  expect_shape(ids.shape(), weights.shape(), "expert_mlp: ids");
+  expect_shape(ids.shape(), {x.size(0), ids.size(1)}, "expert_mlp: ids");
+  ExpertMlpSaved saved{.options = options,
+                       .rows = rows_of(ids, experts, options),
+                       .x = x.data(),
+                       .weights = weights.data(),
+                       .wide = {},
+                       .fc1 = fc1.data(),
+                       .fc1_bias = data_of(fc1_bias),
+                       .fc2 = fc2.data(),
+                       .fc2_bias = data_of(fc2_bias),
+                       .fc1_sink = fc1.grad_sink(),
+                       .fc1_bias_sink = sink_of(fc1_bias),
+                       .fc2_sink = fc2.grad_sink(),
+                       .fc2_bias_sink = sink_of(fc2_bias)};
+  const Tensor y = saved.forward();
+  return record("expert_mlp", y, {x, weights, fc1, fc1_bias, fc2, fc2_bias},
+                [saved = std::move(saved)](const Tensor& dy, const Wants& wants) {
+                  return saved.backward(dy, wants);
+                });
+}
+
+Variable weighed_rows(const Variable& x, const Variable& weights) {
+  const int64_t rows = x.size(0);
+  Tensor slots({rows}, DType::kInt32, Stream{});
+  std::iota(slots.span<int32_t>().begin(), slots.span<int32_t>().end(), 0);
+  slots = slots.to(x.stream());
+  Tensor y = empty_like(x.data());
+  kernels::weigh_rows_forward(y.view(), x.data().view(), weights.data().view(), slots.view(),
+                              y.stream());
+  return record(
+      "weighed_rows", y, {x, weights},
+      [x = x.data(), weights = weights.data(), slots](const Tensor& dy, const Wants&) -> Grads {
+        Tensor dx = empty_like(x);
+        Tensor dweights = zeros(weights.shape(), DType::kFloat32, x.stream());
+        kernels::weigh_rows_backward(dx.view(), dweights.view(), dy.view(), x.view(),
+                                     weights.view(), slots.view(), x.stream());
+        return {dx, dweights};
+      });
+}
+
+}  // namespace megatron

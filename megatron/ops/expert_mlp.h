@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "megatron/autograd/variable.h"
+#include "megatron/kernels/activation.h"
+
+namespace megatron {
+
+// The matrices of E experts, and their biases, which may be undefined.
+struct ExpertMatrices {
+  Variable fc1;       // [E, f or 2f, h]: 2f with a gated activation
+  Variable fc1_bias;  // [E, f or 2f]
+  Variable fc2;       // [E, h, f]
+  Variable fc2_bias;  // [E, h]
+};
+
+struct ExpertMlpOptions {
+  Activation activation = Activation::kGeluTanh;
+  int64_t num_experts = 0;   // of all ranks
+  int64_t first_expert = 0;  // the id of the first of `matrices`
+  bool weighs_input = false;
+  bool adds_fc2_bias = true;
+};
+
+// The sum over a token's experts, of those that `matrices` has, with p the expert's weight:
+//
+//   y[t] = sum over e of fc2_e(p act(fc1_e(x[t]) + fc1_bias_e)) + p fc2_bias_e
+//
+// With weighs_input fc1 reads p x instead, and p is 1 behind it. Without adds_fc2_bias the last
+// term is left out of y, but fc2_bias gets its gradient.
+//
+//   x        [T, h]  fp32 | fp16 | bf16
+//   ids      [T, k]  int32: experts of the token, -1: none
+//   weights  [T, k]  fp32
+//   y        [T, h]  dtype of x
+//
+// Saves x and the outputs of fc1. An expert without tokens has gradients of zero.
+Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
+                    const ExpertMatrices& matrices, const ExpertMlpOptions& options);
+
+// y[t] = weights[t] x[t].   x [T, h]   weights [T, 1] fp32
+Variable weighed_rows(const Variable& x, const Variable& weights);
+
+}  // namespace megatron

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/transformer/config.h"
+
+namespace megatron {
+
+// Completes the settings of experts: their width, and a number for each layer.
+void resolve_experts(TransformerConfig& config);
+
+// Everything wrong with the experts of a resolved config, one sentence each.
+std::vector<std::string> expert_problems(const TransformerConfig& config);
+
+}  // namespace megatron

@@ -1,0 +1,322 @@
+#include "megatron/transformer/router.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/kernels/random.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
+#include "megatron/parallel/context/sequence.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/init.h"
+
+namespace megatron {
+namespace {
+
+// The places of Router::Sums::losses.
+enum RouterLoss { kMicrobatchLoss, kSequenceLoss, kGlobalLoss, kZLoss };
+constexpr const char* kRouterLossNames[] = {"load_balancing_loss", "seq_load_balancing_loss",
+                                            "global_load_balancing_loss", "z_loss"};
+
+RouterOptions router_options(const ExpertConfig& config, bool is_sinkhorn) {
+  const double scaling = config.moe_router_topk_scaling_factor;
+  return {.score = config.moe_router_score_function,
+          .pre_softmax = config.moe_router_pre_softmax,
+          .is_sinkhorn = is_sinkhorn,
+          .num_groups = config.moe_router_num_groups,
+          .group_topk = config.moe_router_group_topk,
+          .scaling_factor = scaling == 0 || is_sinkhorn ? 1.0f : static_cast<float>(scaling)};
+}
+
+bool balances_by(const ExpertConfig& config, const char* type) {
+  return std::ranges::find(config.moe_router_load_balancing_type, type) !=
+         config.moe_router_load_balancing_type.end();
+}
+
+// The losses that layers compute, and their coefficients.
+std::vector<std::pair<RouterLoss, double>> router_losses(const ExpertConfig& config) {
+  std::vector<std::pair<RouterLoss, double>> all;
+  const auto add = [&](const char* type, RouterLoss loss) {
+    const auto& types = config.moe_router_load_balancing_type;
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (types[i] == type && config.moe_aux_loss_coeff[i] != 0) {
+        all.emplace_back(loss, config.moe_aux_loss_coeff[i]);
+      }
+    }
+  };
+  add("aux_loss", kMicrobatchLoss);
+  add("seq_aux_loss", kSequenceLoss);
+  add("global_aux_loss", kGlobalLoss);
+  if (config.moe_z_loss_coeff != 0) all.emplace_back(kZLoss, config.moe_z_loss_coeff);
+  return all;
+}
+
+void all_reduce_over(Tensor& x, const comm::Group& group) {
+  if (group.size() > 1) comm::all_reduce(x.view(), comm::Reduce::kSum, group, x.stream());
+}
+
+}  // namespace
+
+Router::Router(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
+               Stream stream)
+    : config_(config),
+      tp_(tp),
+      jitter_site_(hash_of(name + ".jitter")),
+      options_(router_options(config, balances_by(config, "sinkhorn"))),
+      is_sinkhorn_(options_.is_sinkhorn) {
+  const Shape experts = {config.num_experts};
+  const Placement placement = placement_of(config, tp, stream);
+  weight_ = add_parameter("weight", {config.num_experts, config.hidden_size},
+                          {.role = ParameterRole::kMatrix, .init = input_init(config)}, placement);
+  if (config.add_bias_linear) {
+    bias_ = add_parameter("bias", experts,
+                          {.role = ParameterRole::kBias, .init = input_init(config)}, placement);
+  }
+  if (config.moe_router_enable_expert_bias) {
+    expert_bias_ = add_buffer("expert_bias", experts, DType::kFloat32, Init::zeros(), stream);
+  }
+  if (balances_by(config, "quantile_balancing")) {
+    qb_beta_ = add_buffer("qb_beta", experts, DType::kFloat32, Init::zeros(), stream);
+  }
+  if (only_describes()) return;
+  sums_ = std::make_unique<Sums>();
+  sums_->losses = zeros({kNumLosses}, DType::kFloat32, stream);
+  for (Tensor* one : {&sums_->load, &sums_->global_load, &sums_->quantiles}) {
+    *one = zeros(experts, DType::kFloat32, stream);
+  }
+}
+
+Variable Router::logits_of(const Variable& x, const ForwardContext& context) const {
+  const int64_t hidden = x.size(-1);
+  Variable rows = reshape(x, {x.data().numel() / hidden, hidden});
+  const double eps = config_.moe_input_jitter_eps;
+  // Any probability asks for the key of a site that draws in training alone.
+  const DropoutKey key = of_rows(context.random->dropout_key(jitter_site_, eps > 0 ? 0.5f : 0.0f),
+                                 x.size(0), tp_, context.context_parallel);
+  if (key.is_active()) {
+    // A row of noise for each position and sample: all samples of a position lie together.
+    Tensor noise(rows.shape(), DType::kFloat32, x.stream());
+    for (int64_t s = 0; s < x.size(0); ++s) {
+      kernels::fill_uniform(noise.slice(s * x.size(1), x.size(1)).view(),
+                            {.row = (key.row(s) << 32) + key.sample(0)}, key.key,
+                            static_cast<float>(eps), x.stream());
+    }
+    rows = jittered(rows, noise);
+  }
+  if (!config_.moe_router_dtype) return linear(rows, weight_, bias_);
+  const auto converted = [&](const Variable& one) {
+    return one.defined() ? cast(one, *config_.moe_router_dtype) : one;
+  };
+  return linear(converted(rows), converted(weight_), converted(bias_));
+}
+
+Tensor Router::chosen(const Tensor& logits, bool is_training) const {
+  Tensor ids({logits.size(0), config_.moe_router_topk}, DType::kInt32, logits.stream());
+  if (is_sinkhorn_ && is_training) {
+    kernels::choose_balanced_experts(ids.view(), logits.view(), ids.stream());
+  } else if (qb_beta_.defined()) {
+    Tensor bias = copied(qb_beta_);
+    scale_inplace(bias, -1);
+    kernels::choose_experts(ids.view(), logits.view(), bias.view(), {}, ids.stream());
+  } else {
+    kernels::choose_experts(ids.view(), logits.view(),
+                            expert_bias_.defined() ? expert_bias_.view() : ConstView{}, options_,
+                            ids.stream());
+  }
+  return ids;
+}
+
+RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) const {
+  const Variable product = logits_of(x, context);
+  const Variable logits = cast(product, DType::kFloat32);
+  const bool is_training = context.auxiliary_losses != nullptr;
+  RoutedTokens routed;
+  routed.ids = chosen(logits.data(), is_training);
+  routed.weights = expert_weights(logits, routed.ids, options_);
+  // Weights have the precision of the logits.
+  routed.weights = cast(cast(routed.weights, product.dtype()), DType::kFloat32);
+  if (config_.moe_expert_capacity_factor >= 0) {
+    const auto tokens = static_cast<double>(routed.ids.numel());
+    const auto capacity = static_cast<int64_t>(std::ceil(
+        tokens / static_cast<double>(config_.num_experts) * config_.moe_expert_capacity_factor));
+    // The weights of these choices stay in the graph of the others.
+    routed.ids = copied(routed.ids);
+    kernels::drop_tokens(routed.ids.view(), routed.weights.data().view(), config_.num_experts,
+                         capacity, config_.moe_token_drop_policy == TokenDropPolicy::kPosition,
+                         x.stream());
+  }
+  if (is_training) {
+    add_losses(logits, x.shape(), context);
+    count(routed.ids, logits.data(), context);
+  }
+  return routed;
+}
+
+void Router::add_loss(int which, const Variable& loss, double coefficient,
+                      const ForwardContext& context) const {
+  if (grad_enabled()) {
+    Tensor sum = sums_->losses.slice(which, 1);
+    add_inplace(sum, loss.data().reshape({1}), static_cast<float>(1 / coefficient));
+  }
+  // Losses are means over the ranks of a sequence, too; this one is a part of a sum over them.
+  context.auxiliary_losses->push_back(
+      scale(loss, static_cast<float>(context.context_parallel.size())));
+}
+
+void Router::add_losses(const Variable& logits, const Shape& x,
+                        const ForwardContext& context) const {
+  const auto losses = router_losses(config_);
+  const int64_t experts = config_.num_experts;
+  const comm::Group& cp = context.context_parallel.group;
+  const auto parts = static_cast<double>((tp_.sequence_parallel ? tp_.size() : 1) * cp.size());
+  const auto tokens = static_cast<double>(logits.size(0)) * parts;
+  const auto sequences = static_cast<double>(x[1]);
+  const auto of_uniform =
+      static_cast<double>(experts) / static_cast<double>(config_.moe_router_topk);
+
+  // Choices by the plain scores, of the ranks that share the sequences.
+  const auto counts_of = [&](int64_t groups) {
+    Tensor ids({logits.size(0), config_.moe_router_topk}, DType::kInt32, logits.stream());
+    kernels::choose_experts(ids.view(), logits.data().view(), {}, {}, ids.stream());
+    Tensor counts({groups, experts}, DType::kFloat32, logits.stream());
+    kernels::count_by_group(counts.view(), ids.view(), counts.stream());
+    if (tp_.sequence_parallel) all_reduce_over(counts, tp_.group);
+    all_reduce_over(counts, cp);
+    return counts;
+  };
+  for (const auto& [loss, coefficient] : losses) {
+    Variable value;
+    if (loss == kZLoss) {
+      value = squared_log_sum_loss(logits, coefficient / tokens);
+    } else if (loss == kSequenceLoss) {
+      const double length = tokens / sequences;
+      value = balancing_loss(logits, counts_of(x[1]), config_.moe_router_score_function,
+                             coefficient * of_uniform / (length * length * sequences));
+    } else if (loss == kMicrobatchLoss) {
+      value = balancing_loss(logits, counts_of(1), config_.moe_router_score_function,
+                             coefficient * of_uniform / (tokens * tokens));
+    } else {
+      Tensor counts = counts_of(1);
+      int replicas = 1;
+      if (tp_.experts != nullptr) {
+        // The counts of a sequence are on each of its ranks.
+        all_reduce_over(counts, tp_.experts->data);
+        replicas = tp_.experts->data.size() / cp.size();
+        scale_inplace(counts, 1.0f / static_cast<float>(cp.size()));
+      }
+      Tensor load = sums_->global_load.reshape(counts.shape());
+      add_inplace(counts, load);
+      const int64_t microbatches = sums_->num_microbatches + 1;
+      if (grad_enabled()) copy_into(load, counts);
+      value = balancing_loss(logits, counts, config_.moe_router_score_function,
+                             coefficient * of_uniform /
+                                 (tokens * tokens * static_cast<double>(replicas * microbatches)));
+    }
+    add_loss(loss, value, coefficient, context);
+  }
+}
+
+void Router::count(const Tensor& ids, const Tensor& logits, const ForwardContext& context) const {
+  if (!grad_enabled()) return;  // recomputation will count
+  sums_->num_microbatches += 1;
+  if (expert_bias_.defined()) {
+    Tensor counts({1, config_.num_experts}, DType::kFloat32, ids.stream());
+    kernels::count_by_group(counts.view(), ids.view(), ids.stream());
+    add_inplace(sums_->load, counts.reshape(sums_->load.shape()));
+  }
+  if (qb_beta_.defined()) {
+    Tensor all = tp_.sequence_parallel ? gathered_sequence(logits, tp_.group) : logits;
+    all = gathered_sequence(all, context.context_parallel.group);
+    Tensor quantiles = empty_like(qb_beta_);
+    kernels::balancing_quantiles(quantiles.view(), all.view(), qb_beta_.view(),
+                                 config_.moe_router_topk, all.stream());
+    add_inplace(sums_->quantiles, quantiles);
+  }
+}
+
+Routers::Routers(const std::vector<const Module*>& chunks, const ExpertConfig& config,
+                 const ParallelContext& parallel, Stream stream)
+    : config_(config), parallel_(parallel), stream_(stream) {
+  for (const Module* chunk : chunks) {
+    for (const Router* router : modules_of<Router>(*chunk)) routers_.push_back(router);
+  }
+}
+
+void Routers::sum_over_tokens(Tensor& x) const {
+  if (parallel_.tensor.sequence_parallel) all_reduce_over(x, parallel_.tensor.group);
+  all_reduce_over(x, parallel_.data);
+}
+
+void Routers::finish(const Router& router) const {
+  Router::Sums& sums = *router.sums_;
+  if (router.expert_bias_.defined()) {
+    const Tensor load = sums.load.to(Stream{});
+    const std::span<const float> tokens = load.span<float>();
+    double mean = 0;
+    for (const float count : tokens) mean += static_cast<double>(count);
+    mean /= static_cast<double>(tokens.size());
+    Tensor change = zeros(load.shape(), DType::kFloat32, Stream{});
+    const auto rate = static_cast<float>(config_.moe_router_bias_update_rate);
+    for (size_t e = 0; e < tokens.size(); ++e) {
+      const double above = mean - static_cast<double>(tokens[e]);
+      change.span<float>()[e] = above > 0 ? rate : above < 0 ? -rate : 0.0f;
+    }
+    Tensor bias = router.expert_bias_;
+    add_inplace(bias, change.to(bias.stream()));
+  }
+  if (router.qb_beta_.defined()) {
+    Tensor beta = router.qb_beta_.to(Stream{});
+    const Tensor quantiles = sums.quantiles.to(Stream{});
+    const double ema = config_.moe_router_quantile_balancing_ema;
+    const auto count = static_cast<double>(sums.num_microbatches * parallel_.num_replicas());
+    const std::span<float> values = beta.span<float>();
+    double mean = 0;
+    for (size_t e = 0; e < values.size(); ++e) {
+      const double quantile = static_cast<double>(quantiles.span<float>()[e]) / count;
+      values[e] = static_cast<float>(ema * static_cast<double>(values[e]) + (1 - ema) * quantile);
+      mean += static_cast<double>(values[e]) / static_cast<double>(values.size());
+    }
+    for (float& value : values) value -= static_cast<float>(mean);
+    Tensor kept = router.qb_beta_;
+    copy_into(kept, beta);
+  }
+  for (Tensor* sum : {&sums.losses, &sums.load, &sums.global_load, &sums.quantiles}) {
+    scale_inplace(*sum, 0);
+  }
+  sums.num_microbatches = 0;
+}
+
+std::vector<std::pair<std::string, double>> Routers::finish_iteration() {
+  if (!config_.has_experts()) return {};
+  const int64_t tp = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
+  const auto ranks_of_sequence = static_cast<float>(tp * parallel_.context.size());
+  // The losses of all layers, and the number of those that are added.
+  Tensor sums = zeros({Router::kNumLosses + 1}, DType::kFloat32, stream_);
+  Tensor losses = sums.slice(0, Router::kNumLosses);
+  Tensor count = sums.slice(Router::kNumLosses, 1);
+  for (const Router* router : routers_) {
+    Router::Sums& own = *router->sums_;
+    if (router->expert_bias_.defined()) sum_over_tokens(own.load);
+    if (router->qb_beta_.defined()) {
+      sum_over_tokens(own.quantiles);
+      scale_inplace(own.quantiles, 1.0f / ranks_of_sequence);  // each has those of the sequence
+    }
+    add_inplace(losses, own.losses);
+    add_inplace(count, full({1}, static_cast<float>(own.num_microbatches) / ranks_of_sequence,
+                            DType::kFloat32, stream_));
+    finish(*router);
+  }
+  sum_over_tokens(sums);
+  all_reduce_over(sums, parallel_.pipeline);
+  const Tensor here = sums.to(Stream{});
+  const std::span<const float> values = here.span<float>();
+  std::vector<std::pair<std::string, double>> means;
+  for (const auto& [loss, coefficient] : router_losses(config_)) {
+    means.emplace_back(kRouterLossNames[loss],
+                       static_cast<double>(values[loss]) / static_cast<double>(values.back()));
+  }
+  return means;
+}
+
+}  // namespace megatron

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/nn/module.h"
+#include "megatron/ops/router.h"
+#include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/layer_config.h"
+
+namespace megatron {
+
+// The experts of T tokens, and their weights.
+struct RoutedTokens {
+  Tensor ids;        // [T, k] int32; -1: none, because the expert was full
+  Variable weights;  // [T, k] fp32
+};
+
+// The router of a mixture of experts: logits = x weight^T + bias, of which each token gets its
+// experts. Auxiliary losses keep the experts equally busy (Fedus et al. 2021, arXiv:2101.03961,
+// sec. 2.2), or a bias of the choice does (Wang et al. 2024, arXiv:2408.15664).
+//
+//   weight  [E, h]   bias  [E], with add_bias_linear
+//   expert_bias, qb_beta  [E] fp32 buffers, changed by Routers
+class Router final : public Module {
+ public:
+  // `name` is that of this part in the model: "decoder.layers.3.mlp.router".
+  Router(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
+         Stream stream);
+
+  // x [s, b, h], [s/tp, b, h] with sequence parallelism: T = s b, or s/tp b tokens.
+  RoutedTokens forward(const Variable& x, const ForwardContext& context) const;
+
+ private:
+  friend class Routers;
+
+  // What an iteration's microbatches add up to on this rank, on the model's device.
+  struct Sums {
+    Tensor losses;       // [kNumLosses] fp32
+    Tensor load;         // [E] fp32: tokens of each expert
+    Tensor global_load;  // [E] fp32: choices without bias, of all ranks with other tokens
+    Tensor quantiles;    // [E] fp32: balancing_quantiles()
+    int64_t num_microbatches = 0;
+  };
+  static constexpr int kNumLosses = 4;
+
+  Variable logits_of(const Variable& x, const ForwardContext& context) const;
+  Tensor chosen(const Tensor& logits, bool is_training) const;
+  // Adds the losses of a microbatch to the context. x [s, b, h]
+  void add_losses(const Variable& logits, const Shape& x, const ForwardContext& context) const;
+  void add_loss(int which, const Variable& loss, double coefficient,
+                const ForwardContext& context) const;
+  void count(const Tensor& ids, const Tensor& logits, const ForwardContext& context) const;
+
+  ExpertConfig config_;
+  TensorParallel tp_;
+  uint64_t jitter_site_;
+  RouterOptions options_;
+  bool is_sinkhorn_;
+  Variable weight_;
+  Variable bias_;
+  Tensor expert_bias_;
+  Tensor qb_beta_;
+  std::unique_ptr<Sums> sums_;
+};
+
+// All routers of a rank's chunks of a model.
+class Routers {
+ public:
+  // The chunks and `parallel` must outlive it.
+  Routers(const std::vector<const Module*>& chunks, const ExpertConfig& config,
+          const ParallelContext& parallel, Stream stream);
+
+  // Call after the last backward pass of an iteration, on every rank: changes the biases that
+  // balance the experts by the tokens that each had on all ranks. Returns the auxiliary losses by
+  // name, without their coefficients: means over microbatches and layers. Waits for the device.
+  std::vector<std::pair<std::string, double>> finish_iteration();
+
+ private:
+  // Sums a tensor over the ranks with other tokens.
+  void sum_over_tokens(Tensor& x) const;
+  // Changes its biases by the sums of all ranks, and begins new sums.
+  void finish(const Router& router) const;
+
+  ExpertConfig config_;
+  const ParallelContext& parallel_;
+  const Stream stream_;
+  std::vector<const Router*> routers_;
+};
+
+}  // namespace megatron

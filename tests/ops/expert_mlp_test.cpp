@@ -1,0 +1,142 @@
+#include "megatron/ops/expert_mlp.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "tests/ops/op_case.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kTokens = 5;
+constexpr int64_t kHidden = 6;
+constexpr int64_t kInner = 4;
+
+Tensor normal(const Shape& shape, uint64_t seed, float mean = 0) {
+  return random_normal(shape, {.seed = seed, .mean = mean, .stddev = 0.5f});
+}
+
+// Two choices of each token; the group sizes are odd, and expert 2 has no token.
+Tensor choices() {
+  return tensor_of(std::vector<int32_t>{0, 1, 3, 0, 0, 3, -1, 0, 0, 1}, {kTokens, 2});
+}
+
+struct ExpertCase {
+  const char* name;
+  Activation activation = Activation::kSwiglu;
+  bool has_bias = false;
+  bool weighs_input = false;
+  int64_t first_expert = 0;  // with the experts from 1 on, some tokens have none
+};
+
+OpCase op_case_of(const ExpertCase& c) {
+  const int64_t experts = 4 - c.first_expert;
+  const int64_t widths = is_gated(c.activation) ? 2 : 1;
+  OpCase made;
+  made.name = c.name;
+  made.inputs = {normal({kTokens, kHidden}, 1), normal({kTokens, 2}, 2, 1),
+                 normal({experts, widths * kInner, kHidden}, 3),
+                 normal({experts, kHidden, kInner}, 4)};
+  if (c.has_bias) {
+    made.inputs.push_back(normal({experts, widths * kInner}, 5));
+    made.inputs.push_back(normal({experts, kHidden}, 6));
+  }
+  made.op = [c](const std::vector<Variable>& in) {
+    return expert_mlp(in[0], choices(), in[1],
+                      {.fc1 = in[2],
+                       .fc1_bias = c.has_bias ? in[4] : Variable(),
+                       .fc2 = in[3],
+                       .fc2_bias = c.has_bias ? in[5] : Variable()},
+                      {.activation = c.activation,
+                       .num_experts = 4,
+                       .first_expert = c.first_expert,
+                       .weighs_input = c.weighs_input});
+  };
+  made.fp32_inputs = {1};
+  made.terms = kTokens * kHidden;
+  return made;
+}
+
+TEST(ExpertMlpTest, HasTheRightGradients) {
+  for (const ExpertCase& c :
+       {ExpertCase{"swiglu"}, ExpertCase{"gelu_bias", Activation::kGeluTanh, true},
+        ExpertCase{"swiglu_bias", Activation::kSwiglu, true},
+        ExpertCase{"weighed_input", Activation::kSwiglu, false, true},
+        ExpertCase{"weighed_input_bias", Activation::kGeluErf, true, true},
+        ExpertCase{"other_experts", Activation::kSwiglu, true, false, 1}}) {
+    check(op_case_of(c));
+  }
+}
+
+// The formula, token by token.
+TEST(ExpertMlpTest, AddsTheExpertsOfEachToken) {
+  const Tensor x = normal({kTokens, kHidden}, 1);
+  const Tensor weights = normal({kTokens, 2}, 2);
+  const Tensor fc1 = normal({4, kInner, kHidden}, 3);
+  const Tensor fc2 = normal({4, kHidden, kInner}, 4);
+  const Tensor ids = choices();
+  Tensor want = zeros(x.shape(), DType::kFloat32, Stream{});
+  for (int64_t slot = 0; slot < ids.numel(); ++slot) {
+    const int64_t e = ids.span<int32_t>()[static_cast<size_t>(slot)];
+    const int64_t t = slot / 2;
+    if (e < 0) continue;
+    for (int64_t i = 0; i < kInner; ++i) {
+      double sum = 0;
+      for (int64_t k = 0; k < kHidden; ++k) {
+        sum += element(fc1, (e * kInner + i) * kHidden + k) * element(x, t * kHidden + k);
+      }
+      const double inside = std::max(sum, 0.0) * element(weights, slot);
+      for (int64_t k = 0; k < kHidden; ++k) {
+        want.span<float>()[static_cast<size_t>(t * kHidden + k)] +=
+            static_cast<float>(inside * element(fc2, (e * kHidden + k) * kInner + i));
+      }
+    }
+  }
+  const Variable y =
+      expert_mlp(Variable(x), ids, Variable(weights),
+                 {.fc1 = Variable(fc1), .fc1_bias = {}, .fc2 = Variable(fc2), .fc2_bias = {}},
+                 {.activation = Activation::kRelu, .num_experts = 4});
+  expect_close(y.data(), want, Tolerance{.relative = 1e-5, .absolute = 1e-6});
+}
+
+// Nothing is read that was not written: a second pass, in memory that held other numbers, too.
+TEST(ExpertMlpTest, AnExpertWithoutTokensHasZeroGradients) {
+  for (int pass = 0; pass < 2; ++pass) {
+    { full({1 << 16}, std::numeric_limits<float>::quiet_NaN(), DType::kFloat32, Stream{}); }
+    std::vector<Variable> in;
+    const OpCase c = op_case_of({"bias", Activation::kSwiglu, true});
+    for (const Tensor& input : c.inputs) in.push_back(Variable::leaf(copied(input)));
+    const Variable y = c.op(in);
+    backward(y, normal(y.shape(), 7));
+    for (size_t i = 2; i < in.size(); ++i) {
+      const Tensor& grad = in[i].grad();
+      EXPECT_EQ(largest(copied(grad.slice(2, 1))), 0) << i;
+      EXPECT_GT(largest(copied(grad.slice(1, 1))), 0) << i;
+    }
+  }
+}
+
+TEST(ExpertMlpTest, NoTokensAreFine) {
+  const Variable x = Variable::leaf(Tensor({0, kHidden}, DType::kFloat32, Stream{}));
+  const Variable y =
+      expert_mlp(x, Tensor({0, 2}, DType::kInt32, Stream{}), Variable(normal({0, 2}, 2)),
+                 {.fc1 = Variable(normal({4, 2 * kInner, kHidden}, 3)),
+                  .fc1_bias = {},
+                  .fc2 = Variable(normal({4, kHidden, kInner}, 4)),
+                  .fc2_bias = {}},
+                 {.activation = Activation::kSwiglu, .num_experts = 4});
+  EXPECT_EQ(y.shape(), (Shape{0, kHidden}));
+  backward(y, y.data());
+}
+
+TEST(WeighedRowsTest, HasTheRightGradients) {
+  check({.name = "weighed_rows",
+         .inputs = {normal({kTokens, kHidden}, 1), normal({kTokens, 1}, 2)},
+         .op = [](const auto& in) { return weighed_rows(in[0], in[1]); },
+         .terms = kHidden,
+         .fp32_inputs = {1}});
+}
+
+}  // namespace
+}  // namespace megatron

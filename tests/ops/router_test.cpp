@@ -1,0 +1,131 @@
+#include "megatron/ops/router.h"
+
+#include <gmock/gmock.h>
+
+#include <vector>
+
+#include "tests/ops/op_case.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int64_t kTokens = 6;
+constexpr int64_t kExperts = 5;
+
+Tensor logits_of_tokens() { return random_normal({kTokens, kExperts}, {.seed = 3}); }
+
+std::vector<int32_t> choice_of(std::vector<float> logits, int64_t k, const RouterOptions& options,
+                               const Tensor& bias = {}) {
+  const auto count = static_cast<int64_t>(logits.size());
+  Tensor ids({1, k}, DType::kInt32, Stream{});
+  kernels::choose_experts(ids.view(), tensor_of(logits, {1, count}).view(),
+                          bias.defined() ? bias.view() : ConstView{}, options, Stream{});
+  return {ids.span<int32_t>().begin(), ids.span<int32_t>().end()};
+}
+
+Tensor chosen_experts(int64_t k) {
+  Tensor ids({kTokens, k}, DType::kInt32, Stream{});
+  kernels::choose_experts(ids.view(), logits_of_tokens().view(), {}, {}, Stream{});
+  return ids;
+}
+
+TEST(ChooseExpertsTest, TakesTheHighestAndTheFirstOfEqualOnes) {
+  EXPECT_THAT(choice_of({1, 3, 2, 3}, 3, {}), ElementsAre(1, 3, 2));
+  EXPECT_THAT(choice_of({0, 0, 0}, 2, {}), ElementsAre(0, 1));
+}
+
+// The bias counts in the choice, against scores and not against logits.
+TEST(ChooseExpertsTest, AddsABiasToTheScores) {
+  const Tensor bias = tensor_of(std::vector<float>{0.6f, 0, 0}, {3});
+  EXPECT_THAT(choice_of({-5, 0, 5}, 1, {.score = RouterScore::kSigmoid}, bias), ElementsAre(2));
+  EXPECT_THAT(choice_of({0, 0.1f, 5}, 1, {.score = RouterScore::kSigmoid}, bias), ElementsAre(0));
+}
+
+// The best pair of a block counts, and not its best expert.
+TEST(ChooseExpertsTest, ChoosesFromTheBestGroups) {
+  const RouterOptions options{.num_groups = 2, .group_topk = 1};
+  EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, options), ElementsAre(2, 3));
+  EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, {}), ElementsAre(0, 2));
+}
+
+TEST(DropTokensTest, KeepsTheLargestWeightsOrTheFirstTokens) {
+  const Tensor weights = tensor_of(std::vector<float>{0.1f, 0.5f, 0.3f, 0.9f}, {4, 1});
+  const auto kept = [&](bool by_position) {
+    Tensor ids = tensor_of(std::vector<int32_t>{0, 0, 0, 1}, {4, 1});
+    kernels::drop_tokens(ids.view(), weights.view(), 2, 2, by_position, Stream{});
+    return std::vector<int32_t>(ids.span<int32_t>().begin(), ids.span<int32_t>().end());
+  };
+  EXPECT_THAT(kept(false), ElementsAre(-1, 0, 0, 1));
+  EXPECT_THAT(kept(true), ElementsAre(0, 0, -1, 1));
+}
+
+// Sinkhorn gives every expert about as many tokens, whatever the logits prefer.
+TEST(ChooseBalancedExpertsTest, LoadsExpertsEqually) {
+  Tensor logits = random_normal({400, 4}, {.seed = 1});
+  for (int64_t t = 0; t < 400; ++t) logits.span<float>()[static_cast<size_t>(4 * t)] += 3;
+  Tensor ids({400, 1}, DType::kInt32, Stream{});
+  kernels::choose_balanced_experts(ids.view(), logits.view(), Stream{});
+  Tensor counts({1, 4}, DType::kFloat32, Stream{});
+  kernels::count_by_group(counts.view(), ids.view(), Stream{});
+  for (const float count : counts.span<float>()) EXPECT_NEAR(count, 100, 25);
+}
+
+TEST(ExpertWeightsTest, HasTheRightGradients) {
+  const auto check_options = [](const char* name, const RouterOptions& options, int64_t k) {
+    check({.name = name,
+           .inputs = {logits_of_tokens()},
+           .op = [options,
+                  k](const auto& in) { return expert_weights(in[0], chosen_experts(k), options); },
+           .dtypes = {}});
+  };
+  for (const int64_t k : {1, 3}) {
+    check_options("pre_softmax", {.pre_softmax = true}, k);
+    check_options("sigmoid", {.score = RouterScore::kSigmoid}, k);
+    check_options("sqrtsoftplus", {.score = RouterScore::kSqrtSoftplus, .scaling_factor = 2.5f}, k);
+    check_options("sinkhorn", {.is_sinkhorn = true}, k);
+  }
+  check_options("post_softmax", {.scaling_factor = 0.5f}, 3);
+}
+
+TEST(ExpertWeightsTest, AddUpToOneUnlessAllExpertsCount) {
+  const auto sum_of = [](const RouterOptions& options) {
+    const Variable w = expert_weights(Variable(logits_of_tokens()), chosen_experts(2), options);
+    return element(w.data(), 0) + element(w.data(), 1);
+  };
+  EXPECT_NEAR(sum_of({}), 1, 1e-6);
+  EXPECT_NEAR(sum_of({.score = RouterScore::kSigmoid}), 1, 1e-6);
+  EXPECT_LT(sum_of({.pre_softmax = true}), 0.99);
+  EXPECT_NEAR(sum_of({.scaling_factor = 3}), 3, 1e-5);
+}
+
+TEST(BalancingLossTest, HasTheRightGradients) {
+  for (const RouterScore score :
+       {RouterScore::kSoftmax, RouterScore::kSigmoid, RouterScore::kSqrtSoftplus}) {
+    const Tensor counts = random_normal({2, kExperts}, {.seed = 5, .mean = 3});
+    check({.name = "balancing_loss",
+           .inputs = {logits_of_tokens()},
+           .op = [=](const auto& in) { return balancing_loss(in[0], counts, score, 0.7); },
+           .terms = kTokens * kExperts,
+           .dtypes = {}});
+  }
+}
+
+TEST(SquaredLogSumLossTest, HasTheRightGradients) {
+  check({.name = "squared_log_sum_loss",
+         .inputs = {logits_of_tokens()},
+         .op = [](const auto& in) { return squared_log_sum_loss(in[0], 0.3); },
+         .terms = kTokens * kExperts,
+         .dtypes = {}});
+}
+
+TEST(JitteredTest, HasTheRightGradients) {
+  const Tensor noise = random_normal({kTokens, kExperts}, {.seed = 8, .stddev = 0.1f});
+  check({.name = "jittered", .inputs = {logits_of_tokens()}, .op = [=](const auto& in) {
+           return jittered(in[0], noise);
+         }});
+}
+
+}  // namespace
+}  // namespace megatron
