@@ -1,0 +1,549 @@
+#include "megatron/kernels/router.h"
+
+#include <climits>
+#include <cmath>
+
+#include "megatron/core/error.h"
+#include "megatron/kernels/cuda/launch.cuh"
+
+// A warp handles a token: lane l has the logits of experts l, l + 32, ...
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kWarpsOfBlock = kThreads / kWarp;
+constexpr float kNever = -INFINITY;
+// The least divisor of weights and scores that are divided by their sum.
+constexpr float kLeastSum = 1e-20f;
+constexpr int64_t kMaxExperts = 1024;
+constexpr int64_t kMaxChoices = kWarp;
+
+__device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+__device__ __forceinline__ float router_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+__device__ __forceinline__ float single_score(float x, RouterScore score) {
+  return score == RouterScore::kSigmoid ? router_sigmoid(x) : sqrtf(softplus(x));
+}
+__device__ __forceinline__ float single_derivative(float x, RouterScore score) {
+  const float s = router_sigmoid(x);
+  return score == RouterScore::kSigmoid ? s * (1.0f - s) : 0.5f * s / sqrtf(softplus(x));
+}
+
+// A row of E values, kLane of them on each lane; those beyond E are -inf.
+template <int kLane>
+struct ExpertRow {
+  float x[kLane];
+  int experts;
+
+  __device__ __forceinline__ ExpertRow(const float* row, int experts_) : experts(experts_) {
+    each([&](float& value, int e) { value = e < experts ? row[e] : kNever; });
+  }
+  // Calls f(value, expert) for the lane's values.
+  template <class F>
+  __device__ __forceinline__ void each(const F& f) {
+#pragma unroll
+    for (int i = 0; i < kLane; ++i) f(x[i], i * kWarp + lane_of_thread());
+  }
+  __device__ __forceinline__ float highest() {
+    float best = kNever;
+    each([&](float value, int) { best = larger(best, value); });
+    return warp_max(best);
+  }
+  __device__ __forceinline__ float sum() {
+    float total = 0;
+    each([&](float value, int e) { total += e < experts ? value : 0.0f; });
+    return warp_sum(total);
+  }
+  __device__ __forceinline__ void softmax() {
+    const float best = highest();
+    each([&](float& value, int) { value = expf(value - best); });
+    const float total = sum();
+    each([&](float& value, int) { value /= total; });
+  }
+  __device__ __forceinline__ void write(float* row) {
+    each([&](float value, int e) {
+      if (e < experts) row[e] = value;
+    });
+  }
+};
+
+// Calls f(token, lane) by the warps of the grid for each token.
+template <class F>
+__device__ __forceinline__ void for_warp_tokens(int64_t tokens, const F& f) {
+  const int64_t warp =
+      static_cast<int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarp;
+  for (int64_t t = warp; t < tokens; t += static_cast<int64_t>(gridDim.x) * kWarpsOfBlock) {
+    f(t, lane_of_thread());
+  }
+}
+
+struct Candidate {
+  float value;
+  int id;
+};
+// The highest value of the warp, the first of equal ones; NaN counts as -inf.
+__device__ __forceinline__ Candidate best_of_warp(Candidate own) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const Candidate other{__shfl_xor_sync(kFullMask, own.value, step),
+                          __shfl_xor_sync(kFullMask, own.id, step)};
+    if (other.value > own.value || (other.value == own.value && other.id < own.id)) own = other;
+  }
+  return own;
+}
+
+// Takes values of a row, the highest first.
+template <int kLane>
+struct Chooser {
+  const ExpertRow<kLane>& row;
+  uint32_t taken = 0;  // bit i: value i of this lane
+
+  // The highest value of experts [begin, end) that is not taken. REQUIRES: there is one.
+  __device__ __forceinline__ Candidate take(int begin, int end) {
+    Candidate best{kNever, INT_MAX};
+#pragma unroll
+    for (int i = 0; i < kLane; ++i) {
+      const int e = i * kWarp + lane_of_thread();
+      if ((taken >> i & 1) != 0 || e < begin || e >= end) continue;
+      const float value = row.x[i] != row.x[i] ? kNever : row.x[i];
+      if (value > best.value || (value == best.value && e < best.id)) best = {value, e};
+    }
+    best = best_of_warp(best);
+    if (best.id % kWarp == lane_of_thread()) taken |= 1u << best.id / kWarp;
+    return best;
+  }
+};
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    choose_experts_kernel(int* ids, const float* logits, const float* bias, RouterOptions options,
+                          int64_t tokens, int experts, int k) {
+  for_warp_tokens(tokens, [&](int64_t t, int lane) {
+    ExpertRow<kLane> row(logits + t * experts, experts);
+    if (options.score != RouterScore::kSoftmax) {
+      row.each([&](float& x, int e) {
+        x = e < experts ? single_score(x, options.score) : kNever;
+      });
+    } else if (options.pre_softmax) {
+      row.softmax();
+    }
+    if (bias != nullptr) {
+      row.each([&](float& x, int e) { x = e < experts ? x + bias[e] : kNever; });
+    }
+    if (options.group_topk > 0) {
+      // Lane g has the score of block g; up to 32 blocks.
+      const int groups = static_cast<int>(options.num_groups);
+      const int size = experts / groups;
+      float score = kNever;
+      for (int g = 0; g < groups; ++g) {
+        Chooser<kLane> chooser{row};
+        float sum = 0;
+        for (int i = 0; i < k / options.group_topk; ++i) {
+          sum += chooser.take(g * size, (g + 1) * size).value;
+        }
+        if (lane == g) score = sum;
+      }
+      uint32_t kept = 0;
+      for (int i = 0; i < options.group_topk; ++i) {
+        const bool is_free = lane < groups && (kept >> lane & 1) == 0;
+        const Candidate best =
+            best_of_warp({is_free && score == score ? score : kNever, is_free ? lane : INT_MAX});
+        kept |= 1u << best.id;
+      }
+      row.each([&](float& x, int e) {
+        if (e < experts && (kept >> e / size & 1) == 0) x = kNever;
+      });
+    }
+    Chooser<kLane> chooser{row};
+    for (int j = 0; j < k; ++j) {
+      const Candidate best = chooser.take(0, experts);
+      if (lane == 0) ids[t * k + j] = best.id;
+    }
+  });
+}
+
+// How weights come from logits, as in cpu/router.cpp.
+struct WeightRule {
+  bool is_softmax_of_all, is_softmax_of_chosen, is_divided;
+  RouterScore single;
+  float scaling_factor;
+
+  WeightRule(const RouterOptions& options, int64_t k)
+      : is_softmax_of_all(options.is_sinkhorn ? k > 1
+                                              : options.score == RouterScore::kSoftmax &&
+                                                    options.pre_softmax),
+        is_softmax_of_chosen(!options.is_sinkhorn && options.score == RouterScore::kSoftmax &&
+                             !options.pre_softmax),
+        is_divided(!options.is_sinkhorn && options.score != RouterScore::kSoftmax && k > 1),
+        single(options.is_sinkhorn ? RouterScore::kSigmoid : options.score),
+        scaling_factor(options.scaling_factor) {}
+};
+
+// The softmax over the lanes with a choice.
+__device__ __forceinline__ float softmax_of_lanes(float x, bool has_choice) {
+  const float best = warp_max(has_choice ? x : kNever);
+  const float y = has_choice ? expf(x - best) : 0.0f;
+  return y / warp_sum(y);
+}
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    expert_weights_kernel(float* weights, const float* logits, const int* ids, WeightRule rule,
+                          int64_t tokens, int experts, int k) {
+  for_warp_tokens(tokens, [&](int64_t t, int lane) {
+    const int id = lane < k ? ids[t * k + lane] : -1;
+    const bool has_choice = id >= 0;
+    const float x = has_choice ? logits[t * experts + id] : kNever;
+    float y = 0;
+    if (rule.is_softmax_of_all) {
+      ExpertRow<kLane> row(logits + t * experts, experts);
+      const float best = row.highest();
+      row.each([&](float& value, int) { value = expf(value - best); });
+      const float sum = row.sum();
+      if (has_choice) y = expf(x - best) / sum;
+    } else if (rule.is_softmax_of_chosen) {
+      y = softmax_of_lanes(x, has_choice);
+    } else {
+      y = has_choice ? single_score(x, rule.single) : 0.0f;
+      if (rule.is_divided) y /= warp_sum(y) + kLeastSum;
+    }
+    if (lane < k) weights[t * k + lane] = y * rule.scaling_factor;
+  });
+}
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    expert_weights_gradient_kernel(float* dlogits, const float* dweights, const float* logits,
+                                   const int* ids, WeightRule rule, int64_t tokens, int experts,
+                                   int k) {
+  for_warp_tokens(tokens, [&](int64_t t, int lane) {
+    const int id = lane < k ? ids[t * k + lane] : -1;
+    const bool has_choice = id >= 0;
+    const float x = has_choice ? logits[t * experts + id] : kNever;
+    float d = has_choice ? dweights[t * k + lane] * rule.scaling_factor : 0.0f;
+    ExpertRow<kLane> row(logits + t * experts, experts);
+    if (rule.is_softmax_of_all) {
+      row.softmax();
+    } else if (rule.is_softmax_of_chosen) {
+      const float y = softmax_of_lanes(x, has_choice);
+      d = y * (d - warp_sum(y * d));
+    } else if (has_choice || rule.is_divided) {
+      const float y = has_choice ? single_score(x, rule.single) : 0.0f;
+      if (rule.is_divided) {
+        const float sum = warp_sum(y) + kLeastSum;
+        d = (d - warp_sum(y * d) / sum) / sum;
+      }
+      d = has_choice ? d * single_derivative(x, rule.single) : 0.0f;
+    }
+    // The gradient of each expert's own weight.
+    float of_expert[kLane] = {};
+    for (int j = 0; j < k; ++j) {
+      const int chosen = __shfl_sync(kFullMask, id, j);
+      const float gradient = __shfl_sync(kFullMask, d, j);
+#pragma unroll
+      for (int i = 0; i < kLane; ++i) {
+        if (i * kWarp + lane == chosen) of_expert[i] = gradient;
+      }
+    }
+    if (rule.is_softmax_of_all) {
+      float dot = 0;
+#pragma unroll
+      for (int i = 0; i < kLane; ++i) dot += row.x[i] * of_expert[i];
+      dot = warp_sum(dot);
+#pragma unroll
+      for (int i = 0; i < kLane; ++i) of_expert[i] = row.x[i] * (of_expert[i] - dot);
+    }
+#pragma unroll
+    for (int i = 0; i < kLane; ++i) {
+      const int e = i * kWarp + lane;
+      if (e < experts) dlogits[t * experts + e] = of_expert[i];
+    }
+  });
+}
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    router_scores_kernel(float* scores, const float* logits, RouterScore score, int64_t tokens,
+                         int experts) {
+  for_warp_tokens(tokens, [&](int64_t t, int) {
+    ExpertRow<kLane> row(logits + t * experts, experts);
+    if (score == RouterScore::kSoftmax) {
+      row.softmax();
+    } else {
+      row.each([&](float& x, int) { x = single_score(x, score); });
+      const float sum = row.sum() + kLeastSum;
+      row.each([&](float& x, int) { x /= sum; });
+    }
+    row.write(scores + t * experts);
+  });
+}
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    router_scores_gradient_kernel(float* dlogits, const float* dy, const float* weights,
+                                  int64_t groups, const float* logits, RouterScore score,
+                                  float alpha, int64_t tokens, int experts) {
+  const float factor = alpha * *dy;
+  for_warp_tokens(tokens, [&](int64_t t, int) {
+    ExpertRow<kLane> row(logits + t * experts, experts);
+    ExpertRow<kLane> d(weights + t % groups * experts, experts);
+    d.each([&](float& x, int e) { x = e < experts ? factor * x : 0.0f; });
+    if (score == RouterScore::kSoftmax) {
+      row.softmax();
+    } else {
+      row.each([&](float& x, int) { x = single_score(x, score); });
+    }
+    ExpertRow<kLane> product = row;
+#pragma unroll
+    for (int i = 0; i < kLane; ++i) product.x[i] *= d.x[i];
+    const float dot = product.sum();
+    if (score == RouterScore::kSoftmax) {
+#pragma unroll
+      for (int i = 0; i < kLane; ++i) d.x[i] = row.x[i] * (d.x[i] - dot);
+    } else {
+      const float sum = row.sum() + kLeastSum;
+      d.each([&](float& x, int e) {
+        const float logit = e < experts ? logits[t * experts + e] : 0.0f;
+        x = (x - dot / sum) / sum * single_derivative(logit, score);
+      });
+    }
+    d.write(dlogits + t * experts);
+  });
+}
+
+// 32 columns of a group by a block of 32 x 32 threads; a thread adds every 32nd row of the group.
+__global__ void __launch_bounds__(kWarp* kWarp)
+    sum_by_group_kernel(float* sums, const float* x, int64_t tokens, int groups, int experts) {
+  __shared__ float parts[kWarp][kWarp + 1];
+  const int e = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.x);
+  const int64_t group = blockIdx.y;
+  float sum = 0;
+  if (e < experts) {
+    for (int64_t t = group + static_cast<int64_t>(threadIdx.y) * groups; t < tokens;
+         t += int64_t{kWarp} * groups) {
+      sum += x[t * experts + e];
+    }
+  }
+  parts[threadIdx.x][threadIdx.y] = sum;
+  __syncthreads();
+  const float total = warp_sum(parts[threadIdx.y][threadIdx.x]);
+  const int own = static_cast<int>(blockIdx.x) * kWarp + static_cast<int>(threadIdx.y);
+  if (threadIdx.x == 0 && own < experts) sums[group * experts + own] = total;
+}
+
+// Counts are whole numbers below 2^24: their sum does not depend on the order.
+__global__ void __launch_bounds__(kThreads)
+    count_by_group_kernel(float* counts, const int* ids, int64_t slots, int k, int groups,
+                          int experts) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < slots;
+       i += step) {
+    if (ids[i] >= 0) atomicAdd(counts + i / k % groups * experts + ids[i], 1.0f);
+  }
+}
+
+struct Jitter {
+  float* y;
+  const float* x;
+  const float* noise;
+  template <int N>
+  __device__ void run(int64_t at) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[at + i] = (1.0f + noise[at + i]) * x[at + i];
+  }
+};
+
+// The sum over one block of f(i) for i < n.
+template <class F>
+__device__ float sum_of(int64_t n, const F& f) {
+  __shared__ float shared[kWarp];
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += f(i);
+  return block_sum(sum, shared);
+}
+
+__global__ void __launch_bounds__(1024)
+    sum_of_products_kernel(float* y, const float* x, const float* z, int64_t n, float alpha) {
+  const float sum = sum_of(n, [&](int64_t i) { return x[i] * z[i]; });
+  if (threadIdx.x == 0) *y = alpha * sum;
+}
+
+template <int kLane>
+__device__ __forceinline__ float log_sum_of(const float* logits, int experts) {
+  ExpertRow<kLane> row(logits, experts);
+  const float best = row.highest();
+  row.each([&](float& x, int) { x = expf(x - best); });
+  return best + logf(row.sum());
+}
+
+// One block: the order of the sum is fixed.
+template <int kLane>
+__global__ void __launch_bounds__(1024)
+    squared_log_sums_kernel(float* y, const float* logits, float alpha, int64_t tokens,
+                            int experts) {
+  __shared__ float shared[kWarp];
+  float sum = 0;
+  for (int64_t t = threadIdx.x / kWarp; t < tokens; t += blockDim.x / kWarp) {
+    const float log_sum = log_sum_of<kLane>(logits + t * experts, experts);
+    if (lane_of_thread() == 0) sum += log_sum * log_sum;
+  }
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) *y = alpha * sum;
+}
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    squared_log_sums_gradient_kernel(float* dlogits, const float* dy, const float* logits,
+                                     float alpha, int64_t tokens, int experts) {
+  for_warp_tokens(tokens, [&](int64_t t, int) {
+    const float factor =
+        2.0f * alpha * *dy * log_sum_of<kLane>(logits + t * experts, experts);
+    ExpertRow<kLane> row(logits + t * experts, experts);
+    row.softmax();
+    row.each([&](float& x, int) { x *= factor; });
+    row.write(dlogits + t * experts);
+  });
+}
+
+// Calls f.template operator()<kLane>() with the values of a lane that E experts need.
+template <class F>
+void with_lane_values(int64_t experts, const F& f) {
+  if (experts > kMaxExperts) {
+    throw Unsupported("a router on a GPU chooses from at most 1024 experts");
+  }
+  if (experts <= 32) {
+    f.template operator()<1>();
+  } else if (experts <= 64) {
+    f.template operator()<2>();
+  } else if (experts <= 128) {
+    f.template operator()<4>();
+  } else if (experts <= 256) {
+    f.template operator()<8>();
+  } else {
+    f.template operator()<32>();
+  }
+}
+
+void expect_few_choices(int64_t k) {
+  if (k > kMaxChoices) throw Unsupported("a router on a GPU chooses at most 32 experts for a token");
+}
+
+unsigned token_blocks(int64_t tokens) { return blocks_for(tokens, kWarpsOfBlock); }
+int count_of(int64_t n) { return static_cast<int>(n); }
+
+}  // namespace
+
+void choose_experts(TensorView ids, ConstView logits, ConstView bias, const RouterOptions& options,
+                    Stream stream) {
+  const int64_t tokens = logits.size(0);
+  expect_few_choices(ids.size(1));
+  if (options.num_groups > kMaxChoices) {
+    throw Unsupported("a router on a GPU chooses from at most 32 groups of experts");
+  }
+  if (tokens == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    choose_experts_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        ids.as<int32_t>(), logits.as<float>(),
+        bias.data == nullptr ? nullptr : bias.as<float>(), options, tokens,
+        count_of(logits.size(1)), count_of(ids.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
+                            const RouterOptions& options, Stream stream) {
+  const int64_t tokens = logits.size(0);
+  expect_few_choices(ids.size(1));
+  if (tokens == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    expert_weights_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        weights.as<float>(), logits.as<float>(), ids.as<int32_t>(),
+        WeightRule(options, ids.size(1)), tokens, count_of(logits.size(1)), count_of(ids.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView logits,
+                             ConstView ids, const RouterOptions& options, Stream stream) {
+  const int64_t tokens = logits.size(0);
+  expect_few_choices(ids.size(1));
+  if (tokens == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    expert_weights_gradient_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        dlogits.as<float>(), dweights.as<float>(), logits.as<float>(), ids.as<int32_t>(),
+        WeightRule(options, ids.size(1)), tokens, count_of(logits.size(1)), count_of(ids.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void router_scores_forward(TensorView scores, ConstView logits, RouterScore score, Stream stream) {
+  const int64_t tokens = logits.size(0);
+  if (tokens == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    router_scores_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        scores.as<float>(), logits.as<float>(), score, tokens, count_of(logits.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void router_scores_backward(TensorView dlogits, ConstView dy, ConstView weights, ConstView logits,
+                            RouterScore score, float alpha, Stream stream) {
+  const int64_t tokens = logits.size(0);
+  if (tokens == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    router_scores_gradient_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        dlogits.as<float>(), dy.as<float>(), weights.as<float>(), weights.size(0),
+        logits.as<float>(), score, alpha, tokens, count_of(logits.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void sum_by_group(TensorView sums, ConstView x, Stream stream) {
+  const dim3 grid(static_cast<unsigned>((x.size(1) + kWarp - 1) / kWarp),
+                  static_cast<unsigned>(sums.size(0)));
+  sum_by_group_kernel<<<grid, dim3(kWarp, kWarp), 0, native(stream)>>>(
+      sums.as<float>(), x.as<float>(), x.size(0), count_of(sums.size(0)), count_of(x.size(1)));
+  MG_CUDA(cudaGetLastError());
+}
+
+void count_by_group(TensorView counts, ConstView ids, Stream stream) {
+  MG_CUDA(cudaMemsetAsync(counts.data, 0, static_cast<size_t>(counts.bytes()), native(stream)));
+  if (ids.numel() == 0) return;
+  count_by_group_kernel<<<blocks_for(ids.numel(), kThreads), kThreads, 0, native(stream)>>>(
+      counts.as<float>(), ids.as<int32_t>(), ids.numel(), count_of(ids.size(1)),
+      count_of(counts.size(0)), count_of(counts.size(1)));
+  MG_CUDA(cudaGetLastError());
+}
+
+void jitter(TensorView y, ConstView x, ConstView noise, Stream stream) {
+  for_each_element(y.numel(), false, Jitter{y.as<float>(), x.as<float>(), noise.as<float>()},
+                   stream);
+}
+
+void sum_of_products(TensorView y, ConstView x, ConstView z, float alpha, Stream stream) {
+  sum_of_products_kernel<<<1, 1024, 0, native(stream)>>>(y.as<float>(), x.as<float>(),
+                                                         z.as<float>(), x.numel(), alpha);
+  MG_CUDA(cudaGetLastError());
+}
+
+void squared_log_sums_forward(TensorView y, ConstView logits, float alpha, Stream stream) {
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    squared_log_sums_kernel<kLane><<<1, 1024, 0, native(stream)>>>(
+        y.as<float>(), logits.as<float>(), alpha, logits.size(0), count_of(logits.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void squared_log_sums_backward(TensorView dlogits, ConstView dy, ConstView logits, float alpha,
+                               Stream stream) {
+  if (logits.size(0) == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    squared_log_sums_gradient_kernel<kLane>
+        <<<token_blocks(logits.size(0)), kThreads, 0, native(stream)>>>(
+            dlogits.as<float>(), dy.as<float>(), logits.as<float>(), alpha, logits.size(0),
+            count_of(logits.size(1)));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace megatron::kernels::cuda

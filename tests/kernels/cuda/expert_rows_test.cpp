@@ -1,0 +1,97 @@
+#include "megatron/kernels/expert_rows.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/cuda/twin.h"
+
+namespace megatron {
+namespace {
+
+// Ids of `tokens` with k choices of `experts`, some of them -1.
+Tensor random_ids(int64_t tokens, int64_t k, int64_t experts) {
+  std::mt19937 random(7);
+  std::vector<int32_t> ids(static_cast<size_t>(tokens * k));
+  for (int32_t& id : ids) {
+    id = static_cast<int32_t>(random() % static_cast<uint64_t>(experts + 1)) - 1;
+  }
+  return tensor_of(ids, {tokens, k});
+}
+
+struct OrderCase {
+  int64_t tokens, k, experts, first, local;
+};
+const std::vector<OrderCase> kOrderCases = {
+    {5, 2, 8, 0, 8}, {1000, 3, 8, 2, 3}, {777, 8, 300, 0, 300}, {4096, 2, 512, 256, 256},
+    {3, 1, 4, 3, 1}};
+
+struct Order {
+  Tensor offsets, slots, rows;
+};
+Order order_of(const Tensor& ids, const OrderCase& c) {
+  Order order{Tensor({c.local + 1}, DType::kInt32, Stream{}),
+              Tensor({ids.numel()}, DType::kInt32, Stream{}),
+              Tensor(ids.shape(), DType::kInt32, Stream{})};
+  kernels::order_by_expert(order.offsets.view(), order.slots.view(), order.rows.view(), ids.view(),
+                           c.first, TensorView{}, Stream{});
+  return order;
+}
+
+class ExpertRowsCudaTest : public CudaDtypeTest {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, ExpertRowsCudaTest, kTrainingDtypes, dtype_name);
+
+TEST_P(ExpertRowsCudaTest, OrdersSlotsByExpert) {
+  for (const OrderCase& c : kOrderCases) {
+    const Tensor ids = random_ids(c.tokens, c.k, c.experts);
+    const auto [offsets, slots, rows] = order_of(ids, c);
+    expect_twins(
+        {zeros(offsets.shape(), DType::kInt32, Stream{}), zeros(slots.shape(), DType::kInt32,
+                                                                 Stream{}),
+         zeros(rows.shape(), DType::kInt32, Stream{}), ids},
+        [&](std::vector<Tensor>& t, Stream stream) {
+          const Tensor workspace(
+              {kernels::expert_order_workspace_bytes(c.tokens * c.k, c.local, stream)},
+              DType::kUInt8, stream);
+          kernels::order_by_expert(t[0].view(), t[1].view(), t[2].view(), t[3].view(), c.first,
+                                   workspace.view(), stream);
+          synchronize(stream);
+        },
+        {.what = std::to_string(c.tokens) + " tokens, " + std::to_string(c.experts) + " experts"});
+  }
+}
+
+TEST_P(ExpertRowsCudaTest, MovesAndWeighsRows) {
+  for (const OrderCase& c : kOrderCases) {
+    for (const int64_t cols : {64, 37}) {
+      const Tensor ids = random_ids(c.tokens, c.k, c.experts);
+      const auto [offsets, slots, rows] = order_of(ids, c);
+      const auto tensor = [&](int64_t count, uint64_t seed) {
+        return random_normal({count, cols}, {.seed = seed, .dtype = GetParam()});
+      };
+      const Tensor weights = random_normal(ids.shape(), {.seed = 9});
+      expect_twins({tensor(ids.numel(), 1), tensor(c.tokens, 2), slots},
+                   [&](std::vector<Tensor>& t, Stream stream) {
+                     kernels::gather_token_rows(t[0].view(), t[1].view(), t[2].view(), c.k, stream);
+                   });
+      expect_twins({tensor(c.tokens, 1), tensor(ids.numel(), 2), rows},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::combine_token_rows(t[0].view(), t[1].view(), t[2].view(), stream);
+                   });
+      expect_twins({tensor(ids.numel(), 1), tensor(ids.numel(), 2), weights, slots},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::weigh_rows_forward(t[0].view(), t[1].view(), t[2].view(), t[3].view(),
+                                                 stream);
+                   });
+      expect_twins({tensor(ids.numel(), 1), random_normal(ids.shape(), {.seed = 3}),
+                    tensor(ids.numel(), 4), tensor(ids.numel(), 5), weights, slots},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::weigh_rows_backward(t[0].view(), t[1].view(), t[2].view(),
+                                                  t[3].view(), t[4].view(), t[5].view(), stream);
+                   });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron
