@@ -5,13 +5,16 @@
 
 namespace megatron::kernels {
 
-// Calls a kernel of a mixture of experts that GPUs do not have; the last argument is the stream. On
+// Calls a kernel of a router that GPUs do not have; the last argument is the stream. On
 // a dry device nothing is called.
 template <auto kOnCpu, class... Args>
 void on_cpu_alone(Stream stream, const Args&... args) {
   if (stream.is_dry()) return;
   if (!stream.is_cpu()) {
-    throw Unsupported("a mixture of experts has no GPU kernels yet; use --device cpu");
+    throw Unsupported(
+        "a GPU has no kernels for sinkhorn or quantile balancing and capacities of experts yet; "
+        "use "
+        "--device cpu, or --moe-router-load-balancing-type aux_loss without a capacity factor");
   }
   kOnCpu(args..., stream);
 }

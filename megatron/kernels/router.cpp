@@ -1,11 +1,13 @@
 #include "megatron/kernels/router.h"
 
+#include "megatron/kernels/dispatch.h"
 #include "megatron/kernels/on_cpu_alone.h"
 
 namespace megatron::kernels {
 void choose_experts(TensorView ids, ConstView logits, ConstView bias, const RouterOptions& options,
                     Stream stream) {
-  on_cpu_alone<cpu::choose_experts>(stream, ids, logits, bias, options);
+  dispatch<cpu::choose_experts, cuda::choose_experts>("choose_experts", ids, logits, bias, options,
+                                                      stream);
 }
 
 void choose_balanced_experts(TensorView ids, ConstView logits, Stream stream) {
@@ -24,46 +26,52 @@ void drop_tokens(TensorView ids, ConstView weights, int64_t num_experts, int64_t
 
 void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
                             const RouterOptions& options, Stream stream) {
-  on_cpu_alone<cpu::expert_weights_forward>(stream, weights, logits, ids, options);
+  dispatch<cpu::expert_weights_forward, cuda::expert_weights_forward>(
+      "expert_weights_forward", weights, logits, ids, options, stream);
 }
 
 void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView logits,
                              ConstView ids, const RouterOptions& options, Stream stream) {
-  on_cpu_alone<cpu::expert_weights_backward>(stream, dlogits, dweights, logits, ids, options);
+  dispatch<cpu::expert_weights_backward, cuda::expert_weights_backward>(
+      "expert_weights_backward", dlogits, dweights, logits, ids, options, stream);
 }
 
 void router_scores_forward(TensorView scores, ConstView logits, RouterScore score, Stream stream) {
-  on_cpu_alone<cpu::router_scores_forward>(stream, scores, logits, score);
+  dispatch<cpu::router_scores_forward, cuda::router_scores_forward>("router_scores_forward", scores,
+                                                                    logits, score, stream);
 }
 
 void router_scores_backward(TensorView dlogits, ConstView dy, ConstView weights, ConstView logits,
                             RouterScore score, float alpha, Stream stream) {
-  on_cpu_alone<cpu::router_scores_backward>(stream, dlogits, dy, weights, logits, score, alpha);
+  dispatch<cpu::router_scores_backward, cuda::router_scores_backward>(
+      "router_scores_backward", dlogits, dy, weights, logits, score, alpha, stream);
 }
 
 void sum_by_group(TensorView sums, ConstView x, Stream stream) {
-  on_cpu_alone<cpu::sum_by_group>(stream, sums, x);
+  dispatch<cpu::sum_by_group, cuda::sum_by_group>("sum_by_group", sums, x, stream);
 }
 
 void count_by_group(TensorView counts, ConstView ids, Stream stream) {
-  on_cpu_alone<cpu::count_by_group>(stream, counts, ids);
+  dispatch<cpu::count_by_group, cuda::count_by_group>("count_by_group", counts, ids, stream);
 }
 
 void jitter(TensorView y, ConstView x, ConstView noise, Stream stream) {
-  on_cpu_alone<cpu::jitter>(stream, y, x, noise);
+  dispatch<cpu::jitter, cuda::jitter>("jitter", y, x, noise, stream);
 }
 
 void sum_of_products(TensorView y, ConstView x, ConstView z, float alpha, Stream stream) {
-  on_cpu_alone<cpu::sum_of_products>(stream, y, x, z, alpha);
+  dispatch<cpu::sum_of_products, cuda::sum_of_products>("sum_of_products", y, x, z, alpha, stream);
 }
 
 void squared_log_sums_forward(TensorView y, ConstView logits, float alpha, Stream stream) {
-  on_cpu_alone<cpu::squared_log_sums_forward>(stream, y, logits, alpha);
+  dispatch<cpu::squared_log_sums_forward, cuda::squared_log_sums_forward>(
+      "squared_log_sums_forward", y, logits, alpha, stream);
 }
 
 void squared_log_sums_backward(TensorView dlogits, ConstView dy, ConstView logits, float alpha,
                                Stream stream) {
-  on_cpu_alone<cpu::squared_log_sums_backward>(stream, dlogits, dy, logits, alpha);
+  dispatch<cpu::squared_log_sums_backward, cuda::squared_log_sums_backward>(
+      "squared_log_sums_backward", dlogits, dy, logits, alpha, stream);
 }
 
 }  // namespace megatron::kernels

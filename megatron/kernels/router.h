@@ -5,7 +5,8 @@
 #include "megatron/kernels/router_score.h"
 
 // The router of a mixture of experts: the choice of k of E experts for each of T tokens, and their
-// weights (Shazeer et al. 2017, arXiv:1701.06538). Computes in fp32, on the CPU alone.
+// weights (Shazeer et al. 2017, arXiv:1701.06538). Computes in fp32. A GPU chooses at most 32 of at
+// most 1024 experts, and has no choice by Sinkhorn's iteration, no quantiles and no dropping.
 namespace megatron::kernels {
 
 struct RouterOptions {
@@ -96,5 +97,19 @@ decltype(kernels::sum_of_products) sum_of_products;
 decltype(kernels::squared_log_sums_forward) squared_log_sums_forward;
 decltype(kernels::squared_log_sums_backward) squared_log_sums_backward;
 }  // namespace cpu
+
+namespace cuda {
+decltype(kernels::choose_experts) choose_experts;
+decltype(kernels::expert_weights_forward) expert_weights_forward;
+decltype(kernels::expert_weights_backward) expert_weights_backward;
+decltype(kernels::router_scores_forward) router_scores_forward;
+decltype(kernels::router_scores_backward) router_scores_backward;
+decltype(kernels::sum_by_group) sum_by_group;
+decltype(kernels::count_by_group) count_by_group;
+decltype(kernels::jitter) jitter;
+decltype(kernels::sum_of_products) sum_of_products;
+decltype(kernels::squared_log_sums_forward) squared_log_sums_forward;
+decltype(kernels::squared_log_sums_backward) squared_log_sums_backward;
+}  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -19,57 +19,48 @@ namespace {
 
 using kernels::Transpose;
 
-// The rows of the experts of a rank: those of its first expert, of the second, ..
+// The rows of the experts of a rank (kernels/expert_rows.h).
 struct ExpertRows {
-  int64_t k = 0;                 // choices of a token
-  std::vector<int64_t> offsets;  // [E + 1]: the first row of each expert
-  Tensor first_rows;             // the same, int32 (kernels/grouped_matmul.h)
-  Tensor slots;                  // [R] int32: of each row (kernels/expert_rows.h)
-  Tensor rows;                   // [T, k] int32: of each slot, -1: none
+  int64_t k = 0;   // choices of a token
+  Tensor offsets;  // [E + 1] int32
+  Tensor slots;    // [R] int32
+  Tensor rows;     // [T, k] int32
+  // Offsets that the host knows, for experts with biases; else empty.
+  std::vector<int64_t> host_offsets;
 
-  int64_t count() const { return offsets.back(); }
-  int64_t num_experts() const { return std::ssize(offsets) - 1; }
+  int64_t count() const { return slots.size(0); }
 };
 
-// Rows of equal number for every expert: for a dry device, which knows no ids.
-ExpertRows balanced_rows(const Tensor& ids, int64_t experts, const ExpertMlpOptions& options) {
+// Where every expert is on this rank, each choice has a row: the host need not know the counts.
+// Ranks with some of the experts have as many rows as tokens came, which the host waits for; on a
+// dry device, which knows no ids, as many as balanced experts have.
+ExpertRows rows_of(const Tensor& ids, int64_t experts, bool has_biases,
+                   const ExpertMlpOptions& options) {
+  const Stream stream = ids.stream();
+  const auto integers = [&](const Shape& shape) { return Tensor(shape, DType::kInt32, stream); };
   ExpertRows made{.k = ids.size(1),
-                  .offsets = {0},
-                  .first_rows = Tensor({experts + 1}, DType::kInt32, ids.stream()),
-                  .slots = {},
-                  .rows = empty_like(ids)};
-  const int64_t rows = (ids.numel() * experts + options.num_experts - 1) / options.num_experts;
-  for (int64_t e = 1; e <= experts; ++e) made.offsets.push_back(rows * e / experts);
-  made.slots = Tensor({rows}, DType::kInt32, ids.stream());
-  return made;
-}
-
-ExpertRows rows_of(const Tensor& ids, int64_t experts, const ExpertMlpOptions& options) {
-  if (ids.stream().is_dry()) return balanced_rows(ids, experts, options);
-  const Tensor here = ids.to(Stream{});
-  const std::span<const int32_t> of_slot = here.span<int32_t>();
-  const auto local = [&](int32_t id) { return id < 0 ? -1 : id - options.first_expert; };
-  ExpertRows made{.k = ids.size(1), .offsets = {}, .first_rows = {}, .slots = {}, .rows = {}};
-  made.offsets.assign(static_cast<size_t>(experts + 1), 0);
-  for (const int32_t id : of_slot) {
-    const int64_t e = local(id);
-    if (e >= 0 && e < experts) made.offsets[static_cast<size_t>(e + 1)] += 1;
+                  .offsets = integers({experts + 1}),
+                  .slots = integers({ids.numel()}),
+                  .rows = integers(ids.shape()),
+                  .host_offsets = {}};
+  {
+    Workspace workspace(kernels::expert_order_workspace_bytes(ids.numel(), experts, stream),
+                        stream);
+    kernels::order_by_expert(made.offsets.view(), made.slots.view(), made.rows.view(), ids.view(),
+                             options.first_expert, workspace.view(), stream);
   }
-  for (size_t e = 1; e < made.offsets.size(); ++e) made.offsets[e] += made.offsets[e - 1];
-  std::vector<int64_t> next = made.offsets;
-  Tensor slots({made.count()}, DType::kInt32, Stream{});
-  Tensor rows(ids.shape(), DType::kInt32, Stream{});
-  for (size_t slot = 0; slot < of_slot.size(); ++slot) {
-    const int64_t e = local(of_slot[slot]);
-    const bool is_here = e >= 0 && e < experts;
-    const int64_t row = is_here ? next[static_cast<size_t>(e)]++ : -1;
-    rows.span<int32_t>()[slot] = static_cast<int32_t>(row);
-    if (is_here) slots.span<int32_t>()[static_cast<size_t>(row)] = static_cast<int32_t>(slot);
+  const bool has_all = experts == options.num_experts;
+  if (has_all && !has_biases) return made;
+  std::vector<int64_t> offsets;
+  if (stream.is_dry()) {
+    const int64_t rows = (ids.numel() * experts + options.num_experts - 1) / options.num_experts;
+    for (int64_t e = 0; e <= experts; ++e) offsets.push_back(rows * e / experts);
+  } else {
+    const Tensor here = made.offsets.to(Stream{});
+    offsets.assign(here.span<int32_t>().begin(), here.span<int32_t>().end());
   }
-  const std::vector<int32_t> first_rows(made.offsets.begin(), made.offsets.end());
-  made.first_rows = tensor_of(first_rows, {experts + 1}).to(ids.stream());
-  made.slots = slots.to(ids.stream());
-  made.rows = rows.to(ids.stream());
+  if (!has_all) made.slots = made.slots.slice(0, offsets.back());
+  if (has_biases) made.host_offsets = std::move(offsets);
   return made;
 }
 
@@ -98,9 +89,9 @@ TensorView as_vector(TensorView row) {
 // Calls f(expert, its rows) for each; `of` gives the rows of a tensor [R, ..].
 template <class F>
 void for_experts(const ExpertRows& rows, const F& f) {
-  for (int64_t e = 0; e < rows.num_experts(); ++e) {
-    const int64_t begin = rows.offsets[static_cast<size_t>(e)];
-    f(e, [begin, count = rows.offsets[static_cast<size_t>(e + 1)] - begin](const Tensor& x) {
+  for (size_t e = 0; e + 1 < rows.host_offsets.size(); ++e) {
+    const int64_t begin = rows.host_offsets[e];
+    f(static_cast<int64_t>(e), [begin, count = rows.host_offsets[e + 1] - begin](const Tensor& x) {
       return x.slice(begin, count);
     });
   }
@@ -109,17 +100,16 @@ void for_experts(const ExpertRows& rows, const F& f) {
 // y_e = x_e w_e^T, or x_e w_e.
 void multiply_experts(Tensor& y, const Tensor& x, const Tensor& w, Transpose transpose,
                       const ExpertRows& rows) {
-  kernels::grouped_matmul(y.view(), x.view(), w.view(), transpose, rows.first_rows.view(),
-                          y.stream());
+  kernels::grouped_matmul(y.view(), x.view(), w.view(), transpose, rows.offsets.view(), y.stream());
 }
 
 // dw_e = dy_e^T x_e, added to a main gradient.
-void add_expert_products(ParameterGradient& dw, const Shape& shape, const Tensor& dy,
-                         const Tensor& x, const ExpertRows& rows) {
-  TensorView view = dw.view();
-  if (view.is_null()) return;
-  view.shape = shape;
-  kernels::grouped_matmul_gradient(view, dy.view(), x.view(), rows.first_rows.view(), dw.beta(),
+void add_expert_products(ParameterGradient& dw, const Tensor& dy, const Tensor& x,
+                         const ExpertRows& rows) {
+  TensorView all = dw.view();
+  if (all.is_null()) return;
+  all.shape = {all.size(0), dy.size(1), x.size(1)};  // biases are matrices of one row
+  kernels::grouped_matmul_gradient(all, dy.view(), x.view(), rows.offsets.view(), dw.beta(),
                                    x.stream());
 }
 
@@ -152,6 +142,10 @@ struct ExpertMlpSaved {
   // act(fc1(x)) [R, f]
   Tensor activations() const {
     Tensor y({rows.count(), inner()}, x.dtype(), x.stream());
+    if (!fc1_bias.defined()) {
+      kernels::bias_activation_forward(y.view(), wide.view(), {}, options.activation, y.stream());
+      return y;
+    }
     for_experts(rows, [&](int64_t e, const auto& of) {
       kernels::bias_activation_forward(of(y).view(), of(wide).view(),
                                        as_vector(of_expert(view_or_none(fc1_bias), e)),
@@ -195,9 +189,7 @@ struct ExpertMlpSaved {
   // The gradient of fc2_bias, and its part of that of the weights.
   Tensor bias_gradient(Tensor& dweights, const Tensor& dout, bool wanted) const {
     ParameterGradient dbias(fc2_bias_sink, fc2_bias.shape(), fc2_bias.dtype(), x.stream(), wanted);
-    // The bias is a matrix of one row.
-    const Shape row = {fc2_bias.size(0), 1, fc2_bias.size(1)};
-    if (wanted) add_expert_products(dbias, row, bias_factors(), dout, rows);
+    if (wanted) add_expert_products(dbias, bias_factors(), dout, rows);
     if (options.adds_fc2_bias && !options.weighs_input) {
       const Tensor ones = full({rows.count(), 1}, 1.0f, x.dtype(), x.stream());
       Tensor biases = empty_like(dout);
@@ -233,28 +225,36 @@ struct ExpertMlpSaved {
                                      weights.view(), rows.slots.view(), stream);
       }
       ParameterGradient dfc2(fc2_sink, fc2.shape(), fc2.dtype(), stream, wants[4]);
-      add_expert_products(dfc2, fc2.shape(), dout, inside, rows);
+      add_expert_products(dfc2, dout, inside, rows);
       grads[4] = dfc2.result();
     }
 
     Tensor dwide = empty_like(wide);
     {
       ParameterGradient dbias(fc1_bias_sink, fc1_bias.shape(), fc1_bias.dtype(), stream, wants[3]);
-      for_experts(rows, [&](int64_t e, const auto& of) {
-        const TensorView sums = as_vector(of_expert(dbias.view(), e));
+      const auto differentiate = [&](Tensor dx, const Tensor& d, const Tensor& input,
+                                     ConstView bias, TensorView sums) {
         Workspace workspace(sums.is_null() ? 0
                                            : kernels::bias_activation_backward_workspace_bytes(
-                                                 of(wide).shape(), stream),
+                                                 input.shape(), stream),
                             stream);
-        kernels::bias_activation_backward(
-            of(dwide).view(), sums, of(dinside).view(), of(wide).view(),
-            as_vector(of_expert(view_or_none(fc1_bias), e)), options.activation, dbias.beta(),
-            workspace.view(), stream);
-      });
+        kernels::bias_activation_backward(dx.view(), sums, d.view(), input.view(), bias,
+                                          options.activation, dbias.beta(), workspace.view(),
+                                          stream);
+      };
+      if (!fc1_bias.defined()) {
+        differentiate(dwide, dinside, wide, {}, {});
+      } else {
+        for_experts(rows, [&](int64_t e, const auto& of) {
+          differentiate(of(dwide), of(dinside), of(wide),
+                        as_vector(of_expert(ConstView(fc1_bias.view()), e)),
+                        as_vector(of_expert(dbias.view(), e)));
+        });
+      }
       grads[3] = dbias.result();
     }
     ParameterGradient dfc1(fc1_sink, fc1.shape(), fc1.dtype(), stream, wants[2]);
-    if (wants[2]) add_expert_products(dfc1, fc1.shape(), dwide, inputs(), rows);
+    if (wants[2]) add_expert_products(dfc1, dwide, inputs(), rows);
     grads[2] = dfc1.result();
 
     Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
@@ -285,19 +285,20 @@ Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weight
   expect_shape(fc2.shape(), {experts, x.size(1), fc2.size(2)}, "expert_mlp: fc2");
   expect_shape(ids.shape(), weights.shape(), "expert_mlp: ids");
   expect_shape(ids.shape(), {x.size(0), ids.size(1)}, "expert_mlp: ids");
-  ExpertMlpSaved saved{.options = options,
-                       .rows = rows_of(ids, experts, options),
-                       .x = x.data(),
-                       .weights = weights.data(),
-                       .wide = {},
-                       .fc1 = fc1.data(),
-                       .fc1_bias = data_of(fc1_bias),
-                       .fc2 = fc2.data(),
-                       .fc2_bias = data_of(fc2_bias),
-                       .fc1_sink = fc1.grad_sink(),
-                       .fc1_bias_sink = sink_of(fc1_bias),
-                       .fc2_sink = fc2.grad_sink(),
-                       .fc2_bias_sink = sink_of(fc2_bias)};
+  ExpertMlpSaved saved{
+      .options = options,
+      .rows = rows_of(ids, experts, fc1_bias.defined() || fc2_bias.defined(), options),
+      .x = x.data(),
+      .weights = weights.data(),
+      .wide = {},
+      .fc1 = fc1.data(),
+      .fc1_bias = data_of(fc1_bias),
+      .fc2 = fc2.data(),
+      .fc2_bias = data_of(fc2_bias),
+      .fc1_sink = fc1.grad_sink(),
+      .fc1_bias_sink = sink_of(fc1_bias),
+      .fc2_sink = fc2.grad_sink(),
+      .fc2_bias_sink = sink_of(fc2_bias)};
   const Tensor y = saved.forward();
   return record("expert_mlp", y, {x, weights, fc1, fc1_bias, fc2, fc2_bias},
                 [saved = std::move(saved)](const Tensor& dy, const Wants& wants) {

@@ -1,6 +1,7 @@
 #include "megatron/kernels/expert_rows.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/tiles.h"
@@ -20,14 +21,40 @@ void for_row_tiles(int64_t rows, int64_t cols, const F& f) {
 
 }  // namespace
 
+void order_by_expert(TensorView offsets, TensorView slots, TensorView rows, ConstView ids,
+                     int64_t first_expert, TensorView, Stream) {
+  const int64_t experts = offsets.size(0) - 1;
+  int32_t* const offset = offsets.as<int32_t>();
+  const auto local_of = [&](int64_t slot) {
+    const int64_t local = ids.as<int32_t>()[slot] - first_expert;
+    return ids.as<int32_t>()[slot] >= 0 && local >= 0 && local < experts ? local : -1;
+  };
+  std::fill_n(offset, experts + 1, 0);
+  for (int64_t slot = 0; slot < ids.numel(); ++slot) {
+    if (local_of(slot) >= 0) ++offset[local_of(slot) + 1];
+  }
+  for (int64_t e = 0; e < experts; ++e) offset[e + 1] += offset[e];
+  std::vector<int32_t> next(offset, offset + experts);
+  std::fill_n(slots.as<int32_t>(), slots.numel(), -1);
+  for (int64_t slot = 0; slot < ids.numel(); ++slot) {
+    const int64_t local = local_of(slot);
+    int32_t& row = rows.as<int32_t>()[slot];
+    row = local < 0 ? -1 : next[static_cast<size_t>(local)]++;
+    if (row >= 0) slots.as<int32_t>()[row] = static_cast<int32_t>(slot);
+  }
+}
+
 void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, Stream) {
   const int64_t bytes = x.size(1) * size_of(x.dtype);
-  expect_dtype(y.dtype, x.dtype, "gather_token_rows: y");
   const int32_t* const slot = slots.as<int32_t>();
   parallel_for(y.size(0), row_grain(y.size(1)), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const auto* const from = static_cast<const std::byte*>(x.data) + slot[row] / k * bytes;
-      std::copy_n(from, bytes, static_cast<std::byte*>(y.data) + row * bytes);
+      auto* const to = static_cast<std::byte*>(y.data) + row * bytes;
+      if (slot[row] < 0) {
+        std::fill_n(to, bytes, std::byte{0});
+      } else {
+        std::copy_n(static_cast<const std::byte*>(x.data) + slot[row] / k * bytes, bytes, to);
+      }
     }
   });
 }
@@ -61,11 +88,16 @@ void weigh_rows_forward(TensorView y, ConstView x, ConstView weights, ConstView 
   const int64_t cols = y.size(1);
   for_row_tiles(y.size(0), cols, [&](int64_t row, int64_t at, int64_t n) {
     Tile in_buffer, out_buffer;
-    const float weight = weights.as<float>()[slots.as<int32_t>()[row]];
-    const float* const from = in.read(row * cols + at, n, in_buffer);
+    const int32_t slot = slots.as<int32_t>()[row];
     float* const to = out.begin(row * cols + at, out_buffer);
+    if (slot < 0) {
+      std::fill_n(to, n, 0.0f);
+    } else {
+      const float weight = weights.as<float>()[slot];
+      const float* const from = in.read(row * cols + at, n, in_buffer);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = weight * from[i];
+      for (int64_t i = 0; i < n; ++i) to[i] = weight * from[i];
+    }
     out.commit(row * cols + at, n, out_buffer);
   });
 }
@@ -80,6 +112,11 @@ void weigh_rows_backward(TensorView dx, TensorView dweights, ConstView dy, Const
   for_row_tiles(dx.size(0), cols, [&](int64_t row, int64_t at, int64_t n) {
     Tile x_buffer, dy_buffer, out_buffer;
     const int32_t slot = slots.as<int32_t>()[row];
+    if (slot < 0) {
+      std::fill_n(out.begin(row * cols + at, out_buffer), n, 0.0f);
+      out.commit(row * cols + at, n, out_buffer);
+      return;
+    }
     const float weight = weights.as<float>()[slot];
     const float* const value = x_in.read(row * cols + at, n, x_buffer);
     const float* const d = dy_in.read(row * cols + at, n, dy_buffer);

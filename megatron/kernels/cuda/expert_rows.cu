@@ -8,7 +8,7 @@ namespace {
 
 // --- The order of rows ---
 
-constexpr int kSlots = 1024;      // of a block: one for each thread
+constexpr int kSlots = 1024;  // of a block: one for each thread
 constexpr int kBlockWarps = kSlots / kWarp;
 constexpr int kMaxLocalExperts = 512;
 

@@ -70,8 +70,7 @@ struct ExpertRow {
 // Calls f(token, lane) by the warps of the grid for each token.
 template <class F>
 __device__ __forceinline__ void for_warp_tokens(int64_t tokens, const F& f) {
-  const int64_t warp =
-      static_cast<int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarp;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarp;
   for (int64_t t = warp; t < tokens; t += static_cast<int64_t>(gridDim.x) * kWarpsOfBlock) {
     f(t, lane_of_thread());
   }
@@ -121,9 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
     ExpertRow<kLane> row(logits + t * experts, experts);
     if (options.score != RouterScore::kSoftmax) {
-      row.each([&](float& x, int e) {
-        x = e < experts ? single_score(x, options.score) : kNever;
-      });
+      row.each([&](float& x, int e) { x = e < experts ? single_score(x, options.score) : kNever; });
     } else if (options.pre_softmax) {
       row.softmax();
     }
@@ -169,9 +166,9 @@ struct WeightRule {
   float scaling_factor;
 
   WeightRule(const RouterOptions& options, int64_t k)
-      : is_softmax_of_all(options.is_sinkhorn ? k > 1
-                                              : options.score == RouterScore::kSoftmax &&
-                                                    options.pre_softmax),
+      : is_softmax_of_all(options.is_sinkhorn
+                              ? k > 1
+                              : options.score == RouterScore::kSoftmax && options.pre_softmax),
         is_softmax_of_chosen(!options.is_sinkhorn && options.score == RouterScore::kSoftmax &&
                              !options.pre_softmax),
         is_divided(!options.is_sinkhorn && options.score != RouterScore::kSoftmax && k > 1),
@@ -396,8 +393,7 @@ __global__ void __launch_bounds__(kThreads)
     squared_log_sums_gradient_kernel(float* dlogits, const float* dy, const float* logits,
                                      float alpha, int64_t tokens, int experts) {
   for_warp_tokens(tokens, [&](int64_t t, int) {
-    const float factor =
-        2.0f * alpha * *dy * log_sum_of<kLane>(logits + t * experts, experts);
+    const float factor = 2.0f * alpha * *dy * log_sum_of<kLane>(logits + t * experts, experts);
     ExpertRow<kLane> row(logits + t * experts, experts);
     row.softmax();
     row.each([&](float& x, int) { x *= factor; });
@@ -425,7 +421,8 @@ void with_lane_values(int64_t experts, const F& f) {
 }
 
 void expect_few_choices(int64_t k) {
-  if (k > kMaxChoices) throw Unsupported("a router on a GPU chooses at most 32 experts for a token");
+  if (k > kMaxChoices)
+    throw Unsupported("a router on a GPU chooses at most 32 experts for a token");
 }
 
 unsigned token_blocks(int64_t tokens) { return blocks_for(tokens, kWarpsOfBlock); }
@@ -443,9 +440,8 @@ void choose_experts(TensorView ids, ConstView logits, ConstView bias, const Rout
   if (tokens == 0) return;
   with_lane_values(logits.size(1), [&]<int kLane>() {
     choose_experts_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
-        ids.as<int32_t>(), logits.as<float>(),
-        bias.data == nullptr ? nullptr : bias.as<float>(), options, tokens,
-        count_of(logits.size(1)), count_of(ids.size(1)));
+        ids.as<int32_t>(), logits.as<float>(), bias.data == nullptr ? nullptr : bias.as<float>(),
+        options, tokens, count_of(logits.size(1)), count_of(ids.size(1)));
   });
   MG_CUDA(cudaGetLastError());
 }

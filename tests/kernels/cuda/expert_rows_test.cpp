@@ -22,9 +22,11 @@ Tensor random_ids(int64_t tokens, int64_t k, int64_t experts) {
 struct OrderCase {
   int64_t tokens, k, experts, first, local;
 };
-const std::vector<OrderCase> kOrderCases = {
-    {5, 2, 8, 0, 8}, {1000, 3, 8, 2, 3}, {777, 8, 300, 0, 300}, {4096, 2, 512, 256, 256},
-    {3, 1, 4, 3, 1}};
+const std::vector<OrderCase> kOrderCases = {{5, 2, 8, 0, 8},
+                                            {1000, 3, 8, 2, 3},
+                                            {777, 8, 300, 0, 300},
+                                            {4096, 2, 512, 256, 256},
+                                            {3, 1, 4, 3, 1}};
 
 struct Order {
   Tensor offsets, slots, rows;
@@ -46,13 +48,12 @@ TEST_P(ExpertRowsCudaTest, OrdersSlotsByExpert) {
     const Tensor ids = random_ids(c.tokens, c.k, c.experts);
     const auto [offsets, slots, rows] = order_of(ids, c);
     expect_twins(
-        {zeros(offsets.shape(), DType::kInt32, Stream{}), zeros(slots.shape(), DType::kInt32,
-                                                                 Stream{}),
+        {zeros(offsets.shape(), DType::kInt32, Stream{}),
+         zeros(slots.shape(), DType::kInt32, Stream{}),
          zeros(rows.shape(), DType::kInt32, Stream{}), ids},
         [&](std::vector<Tensor>& t, Stream stream) {
-          const Tensor workspace(
-              {kernels::expert_order_workspace_bytes(c.tokens * c.k, c.local, stream)},
-              DType::kUInt8, stream);
+          Tensor workspace({kernels::expert_order_workspace_bytes(c.tokens * c.k, c.local, stream)},
+                           DType::kUInt8, stream);
           kernels::order_by_expert(t[0].view(), t[1].view(), t[2].view(), t[3].view(), c.first,
                                    workspace.view(), stream);
           synchronize(stream);

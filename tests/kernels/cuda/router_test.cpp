@@ -57,8 +57,8 @@ TEST_F(RouterCudaTest, ChoosesTheSameExperts) {
 }
 
 TEST_F(RouterCudaTest, EqualLogitsChooseTheFirstExperts) {
-  expect_twins({Tensor({kTokens, 3}, DType::kInt32, Stream{}), zeros({kTokens, 70}, DType::kFloat32,
-                                                                     Stream{})},
+  expect_twins({Tensor({kTokens, 3}, DType::kInt32, Stream{}),
+                zeros({kTokens, 70}, DType::kFloat32, Stream{})},
                [&](std::vector<Tensor>& t, Stream stream) {
                  kernels::choose_experts(t[0].view(), t[1].view(), ConstView{}, {}, stream);
                });
@@ -71,8 +71,8 @@ TEST_F(RouterCudaTest, WeightsAndTheirGradients) {
     const Tensor weights = random_normal({kTokens, c.k}, {.seed = 3});
     expect_twins({weights, logits, ids},
                  [&](std::vector<Tensor>& t, Stream stream) {
-                   kernels::expert_weights_forward(t[0].view(), t[1].view(), t[2].view(),
-                                                   c.options, stream);
+                   kernels::expert_weights_forward(t[0].view(), t[1].view(), t[2].view(), c.options,
+                                                   stream);
                  },
                  {.what = text_of(c)});
     expect_twins({random_normal({kTokens, c.experts}, {.seed = 4}), weights, logits, ids},
@@ -120,23 +120,22 @@ TEST_F(RouterCudaTest, SumsAndCounts) {
       expect_twins({sums, ids}, [](std::vector<Tensor>& t, Stream stream) {
         kernels::count_by_group(t[0].view(), t[1].view(), stream);
       });
-      expect_twins({random_normal({}, {.seed = 5}), logits, random_normal(logits.shape(),
-                                                                         {.seed = 6})},
-                   [](std::vector<Tensor>& t, Stream stream) {
-                     kernels::sum_of_products(t[0].view(), t[1].view(), t[2].view(), 0.5f, stream);
-                   },
-                   {.tolerance = tolerance.for_terms(experts)});
+      expect_twins(
+          {random_normal({}, {.seed = 5}), logits, random_normal(logits.shape(), {.seed = 6})},
+          [](std::vector<Tensor>& t, Stream stream) {
+            kernels::sum_of_products(t[0].view(), t[1].view(), t[2].view(), 0.5f, stream);
+          },
+          {.tolerance = tolerance.for_terms(experts)});
       expect_twins({random_normal({}, {.seed = 5}), logits},
                    [](std::vector<Tensor>& t, Stream stream) {
                      kernels::squared_log_sums_forward(t[0].view(), t[1].view(), 0.5f, stream);
                    },
                    {.tolerance = tolerance});
-      expect_twins({random_normal(logits.shape(), {.seed = 6}), random_normal({}, {.seed = 5}),
-                    logits},
-                   [](std::vector<Tensor>& t, Stream stream) {
-                     kernels::squared_log_sums_backward(t[0].view(), t[1].view(), t[2].view(), 0.5f,
-                                                        stream);
-                   });
+      expect_twins(
+          {random_normal(logits.shape(), {.seed = 6}), random_normal({}, {.seed = 5}), logits},
+          [](std::vector<Tensor>& t, Stream stream) {
+            kernels::squared_log_sums_backward(t[0].view(), t[1].view(), t[2].view(), 0.5f, stream);
+          });
     }
   }
 }
