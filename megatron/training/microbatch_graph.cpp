@@ -18,6 +18,23 @@ bool is_alike(const Tensor* a, const Tensor* b) {
   return a->shape() == b->shape() && a->dtype() == b->dtype();
 }
 
+// The counts of tokens stay on the device, unless a part of the mixture needs them on the host.
+std::optional<std::string> why_no_graph_of_experts(const RunConfig& config) {
+  const TransformerConfig& c = config.transformer;
+  if (!c.has_experts()) return std::nullopt;
+  if (config.parallel.expert_model_parallel_size > 1) {
+    return fmt::format("--expert-model-parallel-size {}: the host reads how many tokens came",
+                       config.parallel.expert_model_parallel_size);
+  }
+  if (c.add_bias_linear) return "biases of experts: the host reads how many tokens each has";
+  for (const std::string& type : c.moe_router_load_balancing_type) {
+    if (type == "global_aux_loss") {
+      return "--moe-router-load-balancing-type global_aux_loss: the host counts microbatches";
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> why_no_graph(const RunConfig& config) {
@@ -40,6 +57,7 @@ std::optional<std::string> why_no_graph(const RunConfig& config) {
   if (config.transformer.stores_inputs_on_host()) {
     return "--checkpoint-in-cpu: inputs of layers are copied to the host and back";
   }
+  if (const auto why = why_no_graph_of_experts(config)) return why;
   if (config.training.curriculum.is_on()) {
     return "curriculum_learning: the lengths of sequences change";
   }

@@ -81,7 +81,8 @@ Router::Router(const LayerConfig& config, const std::string& name, const TensorP
   }
   if (only_describes()) return;
   sums_ = std::make_unique<Sums>();
-  sums_->losses = zeros({kNumLosses}, DType::kFloat32, stream);
+  sums_->losses = zeros({kNumLosses + 1}, DType::kFloat32, stream);
+  sums_->one = full({1}, 1.0f, DType::kFloat32, stream);
   for (Tensor* one : {&sums_->load, &sums_->global_load, &sums_->quantiles}) {
     *one = zeros(experts, DType::kFloat32, stream);
   }
@@ -220,6 +221,8 @@ void Router::add_losses(const Variable& logits, const Shape& x,
 void Router::count(const Tensor& ids, const Tensor& logits, const ForwardContext& context) const {
   if (!grad_enabled()) return;  // recomputation will count
   sums_->num_microbatches += 1;
+  Tensor microbatches = sums_->losses.slice(kNumLosses, 1);
+  add_inplace(microbatches, sums_->one);
   if (expert_bias_.defined()) {
     Tensor counts({1, config_.num_experts}, DType::kFloat32, ids.stream());
     kernels::count_by_group(counts.view(), ids.view(), ids.stream());
@@ -291,10 +294,8 @@ std::vector<std::pair<std::string, double>> Routers::finish_iteration() {
   if (!config_.has_experts()) return {};
   const int64_t tp = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
   const auto ranks_of_sequence = static_cast<float>(tp * parallel_.context.size());
-  // The losses of all layers, and the number of those that are added.
+  // The losses of all layers, and the number of microbatches that have them.
   Tensor sums = zeros({Router::kNumLosses + 1}, DType::kFloat32, stream_);
-  Tensor losses = sums.slice(0, Router::kNumLosses);
-  Tensor count = sums.slice(Router::kNumLosses, 1);
   for (const Router* router : routers_) {
     Router::Sums& own = *router->sums_;
     if (router->expert_bias_.defined()) sum_over_tokens(own.load);
@@ -302,9 +303,9 @@ std::vector<std::pair<std::string, double>> Routers::finish_iteration() {
       sum_over_tokens(own.quantiles);
       scale_inplace(own.quantiles, 1.0f / ranks_of_sequence);  // each has those of the sequence
     }
-    add_inplace(losses, own.losses);
-    add_inplace(count, full({1}, static_cast<float>(own.num_microbatches) / ranks_of_sequence,
-                            DType::kFloat32, stream_));
+    Tensor microbatches = own.losses.slice(Router::kNumLosses, 1);
+    scale_inplace(microbatches, 1.0f / ranks_of_sequence);
+    add_inplace(sums, own.losses);
     finish(*router);
   }
   sum_over_tokens(sums);

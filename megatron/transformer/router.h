@@ -39,10 +39,12 @@ class Router final : public Module {
 
   // What an iteration's microbatches add up to on this rank, on the model's device.
   struct Sums {
-    Tensor losses;       // [kNumLosses] fp32
+    Tensor losses;       // [kNumLosses + 1] fp32; last the number of microbatches
     Tensor load;         // [E] fp32: tokens of each expert
     Tensor global_load;  // [E] fp32: choices without bias, of all ranks with other tokens
     Tensor quantiles;    // [E] fp32: balancing_quantiles()
+    Tensor one;          // [1] fp32
+    // The same number on the host, for what a recorded microbatch cannot do.
     int64_t num_microbatches = 0;
   };
   static constexpr int kNumLosses = 4;
