@@ -16,4 +16,15 @@ Variable tanh(const Variable& x) {
   });
 }
 
+Variable soft_cap(const Variable& x, float alpha, float cap) {
+  const TraceRange range("soft_cap", x.stream());
+  Tensor y = empty_like(x.data());
+  kernels::soft_cap_forward(y.view(), x.data().view(), alpha, cap, y.stream());
+  return record("soft_cap", y, {x}, [y, alpha, cap](const Tensor& dy, const Wants&) -> Grads {
+    Tensor dx = empty_like(dy);
+    kernels::soft_cap_backward(dx.view(), dy.view(), y.view(), alpha, cap, dx.stream());
+    return {dx};
+  });
+}
+
 }  // namespace megatron

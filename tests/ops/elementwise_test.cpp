@@ -56,6 +56,20 @@ TEST(ElementwiseTest, ScaleColumns) {
   }
 }
 
+TEST(ElementwiseTest, SoftCap) {
+  check({.name = "soft_cap",
+         .inputs = {random_normal({3, 7}, {.seed = 1, .stddev = 3})},
+         .op = [](const auto& in) { return soft_cap(in[0], 0.5f, 2); },
+         .expected =
+             [](const auto& in) {
+               Tensor y = copied(in[0]);
+               for (float& value : y.template span<float>()) {
+                 value = static_cast<float>(2 * std::tanh(static_cast<double>(value) * 0.5 / 2));
+               }
+               return y;
+             }});
+}
+
 TEST(ElementwiseTest, CastReturnsTheGradientInTheDtypeOfItsInput) {
   const Variable x = Variable::leaf(random_normal({2, 3}, {.seed = 1}));
   const Variable y = cast(x, DType::kBFloat16);

@@ -4,6 +4,7 @@
 
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/tiles.h"
+#include "megatron/kernels/cpu/vector_math.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -45,6 +46,41 @@ void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream) {
     const float* t = y_tiles.read(at, n, y_buffer);
     float* to = out.begin(at, dx_buffer);
     for (int64_t i = 0; i < n; ++i) to[i] = g[i] * (1.0f - t[i] * t[i]);
+    out.commit(at, n, dx_buffer);
+  });
+}
+
+void soft_cap_forward(TensorView y, ConstView x, float alpha, float cap, Stream) {
+  expect_shape(x.shape, y.shape, "soft_cap_forward: x");
+  const TileReader in(x, "soft_cap_forward");
+  const TileWriter out(y, "soft_cap_forward");
+  for_tanh_tiles(x.numel(), [&](int64_t at, int64_t n) {
+    Tile x_buffer, y_buffer;
+    const float* from = in.read(at, n, x_buffer);
+    float* to = out.begin(at, y_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = cap * fast_tanh(from[i] * (alpha / cap));
+    out.commit(at, n, y_buffer);
+  });
+}
+
+void soft_cap_backward(TensorView dx, ConstView dy, ConstView y, float alpha, float cap, Stream) {
+  expect_shape(dy.shape, dx.shape, "soft_cap_backward: dy");
+  expect_shape(y.shape, dx.shape, "soft_cap_backward: y");
+  const TileReader dy_tiles(dy, "soft_cap_backward");
+  const TileReader y_tiles(y, "soft_cap_backward");
+  const TileWriter out(dx, "soft_cap_backward");
+  const float inverse = 1.0f / cap;
+  for_tanh_tiles(dx.numel(), [&](int64_t at, int64_t n) {
+    Tile dy_buffer, y_buffer, dx_buffer;
+    const float* g = dy_tiles.read(at, n, dy_buffer);
+    const float* v = y_tiles.read(at, n, y_buffer);
+    float* to = out.begin(at, dx_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      const float t = v[i] * inverse;
+      to[i] = alpha * g[i] * (1.0f - t * t);
+    }
     out.commit(at, n, dx_buffer);
   });
 }

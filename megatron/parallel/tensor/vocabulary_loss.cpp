@@ -124,25 +124,27 @@ class LogitScaling {
     const Stream stream = logits.stream();
     const TensorView x = logits.view();
     if (cap_ > 0) {
-      kernels::scale(x, x, multiplier_ / cap_, stream);
-      kernels::tanh_forward(x, x, stream);
-      if (wants_gradient) tanh_ = copied(logits);
-      kernels::scale(x, x, cap_, stream);
+      kernels::soft_cap_forward(x, x, multiplier_, cap_, stream);
+      if (wants_gradient) capped_ = copied(logits);
     } else if (multiplier_ != 1) {
       kernels::scale(x, x, multiplier_, stream);
     }
   }
   // Of the logits of the last apply().
   void apply_gradient(Tensor& dlogits) const {
+    const Stream stream = dlogits.stream();
     const TensorView dx = dlogits.view();
-    if (cap_ > 0) kernels::tanh_backward(dx, dx, tanh_.view(), dlogits.stream());
-    if (multiplier_ != 1) kernels::scale(dx, dx, multiplier_, dlogits.stream());
+    if (cap_ > 0) {
+      kernels::soft_cap_backward(dx, dx, capped_.view(), multiplier_, cap_, stream);
+    } else if (multiplier_ != 1) {
+      kernels::scale(dx, dx, multiplier_, stream);
+    }
   }
 
  private:
   float multiplier_;
   float cap_;
-  Tensor tanh_;
+  Tensor capped_;
 };
 
 void expect_seed(const Tensor& dy, const Tensor& seed) {
@@ -168,9 +170,7 @@ int64_t positions_of_piece(int64_t s, int64_t b, int64_t columns, DType dtype,
 Variable logits_of(const VocabularyProduct& product, const TensorParallel& tp) {
   const TraceRange range("output_layer", product.x.stream());
   const Variable logits = column_parallel_linear(product.x, product.weight, product.bias, tp);
-  if (product.cap > 0) {
-    return scale(tanh(scale(logits, product.multiplier / product.cap)), product.cap);
-  }
+  if (product.cap > 0) return soft_cap(logits, product.multiplier, product.cap);
   return product.multiplier == 1 ? logits : scale(logits, product.multiplier);
 }
 

@@ -86,7 +86,10 @@ TEST_P(ElementwiseCudaTest, TanhAndItsGradient) {
       expect_twins({x, dy},
                    [](std::vector<Tensor>& t, Stream stream) {
                      kernels::tanh_backward(t[1].view(), t[1].view(), t[0].view(), stream);
+                     kernels::soft_cap_backward(t[1].view(), t[1].view(), t[0].view(), 0.5f, 9,
+                                                stream);
                      kernels::tanh_forward(t[0].view(), t[0].view(), stream);
+                     kernels::soft_cap_forward(t[0].view(), t[0].view(), 3, 2, stream);
                    },
                    {.misaligned_by = misaligned_by});
     }
