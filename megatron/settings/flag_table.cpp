@@ -162,9 +162,13 @@ ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::str
     case FlagType::kInts: {
       std::vector<int64_t> numbers;
       for (const std::string& word : words) {
-        const auto number = integer_of(word);
-        if (!number) return reject(word, "must be a list of integers");
-        numbers.push_back(*number);
+        for (size_t begin = 0; begin <= word.size();) {
+          const size_t end = std::min(word.find(',', begin), word.size());
+          const auto number = integer_of(word.substr(begin, end - begin));
+          if (!number) return reject(word, "must be a list of integers");
+          numbers.push_back(*number);
+          begin = end + 1;
+        }
       }
       return numbers;
     }

@@ -376,6 +376,7 @@ class Resolver {
               "--use-rotary-position-embeddings contradicts --position-embedding-type; remove one");
       c.position_embedding_type = PositionEmbedding::kRope;
     }
+    window();
     require(args_.legacy.add_position_embedding ||
                 c.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
             "--no-position-embedding needs --position-embedding-type rope, alibi or none");
@@ -416,6 +417,24 @@ class Resolver {
     require(!(c.distribute_saved_activations && args_.parallel.sequence_parallel),
             "--distribute-saved-activations and --sequence-parallel exclude each other; the latter "
             "already divides saved activations");
+  }
+
+  void window() {
+    const std::vector<int64_t>& size = args_.legacy.window_size;
+    TransformerConfig& c = args_.transformer;
+    if (!size.empty()) {
+      require(size.size() == 2 && size[0] >= -1 && size[1] == 0,
+              fmt::format("--window-size {} must be a number of tokens before a token, and 0; for "
+                          "example 127,0",
+                          fmt::join(size, ",")));
+      c.attention_window = std::max<int64_t>(size[0] + 1, 0);
+    }
+    require(c.window_layers.empty() || c.attention_window > 0,
+            "--window-attn-skip-freq needs --window-size; add it or remove the flag");
+    require(c.softmax_type == SoftmaxType::kVanilla || args_.parallel.context_parallel_size <= 1,
+            fmt::format("--softmax-type off-by-one and learnable do not go with "
+                        "--context-parallel-size {}; use 1 or vanilla",
+                        args_.parallel.context_parallel_size));
   }
 
   void collect() {

@@ -61,6 +61,8 @@ TrainingArgs args_of(const RunConfig& config) {
   const FlagTable flags = training_flags(args);  // for the defaults
   static_cast<RunConfig&>(args) = config;
   args.activation = activation_flags(config.transformer);
+  const int64_t window = config.transformer.attention_window;
+  if (window > 0) args.legacy.window_size = {window - 1, 0};
   args.given = flags.changed();
   return args;
 }

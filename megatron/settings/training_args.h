@@ -19,6 +19,7 @@ enum class CkptFormat { kTorch, kTorchDist, kTorchDcp, kFsdpDtensor, kZarr };
 struct LegacyFlags {
   bool use_rotary_position_embeddings = false;  // position_embedding_type rope
   bool add_position_embedding = true;
+  std::vector<int64_t> window_size;             // attention_window: one more than the first
   bool recompute_activations = false;           // recompute_granularity selective
   bool checkpoint_activations = false;          // recompute_granularity full, method uniform
   int64_t checkpoint_num_layers = 1;            // recompute_num_layers of the line above

@@ -1,5 +1,8 @@
 #include "megatron/training/flops.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace megatron {
 
 double attention_products(const TransformerConfig& config) {
@@ -17,7 +20,20 @@ double attention_products(const TransformerConfig& config) {
   }
   const double q = n * static_cast<double>(config.kv_channels);
   const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
-  return h * (q + 2.0 * k) + q * h;
+  const double gate = config.attention_output_gate ? q : 0.0;
+  return h * (q + gate + 2.0 * k) + q * h;
+}
+
+double attention_layers(const TransformerConfig& config) {
+  const auto layers = static_cast<double>(config.num_layers + config.mtp_num_layers);
+  if (config.attention_window == 0 || config.attention_window >= config.seq_length) return layers;
+  const double window =
+      static_cast<double>(config.attention_window) / static_cast<double>(config.seq_length);
+  const std::vector<int>& windows = config.window_layers;
+  auto full = static_cast<double>(std::count(windows.begin(), windows.end(), 0));
+  // Depths of multi-token prediction are like the last layer.
+  if (!windows.empty() && windows.back() == 0) full += static_cast<double>(config.mtp_num_layers);
+  return full + (layers - full) * window * (2.0 - window);
 }
 
 double standard_flops(const TransformerConfig& config, int64_t batch_size) {
@@ -58,7 +74,8 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   const double head = h * v + (is_bert ? h * h : 0.0);
   const double matrices = (layers + depths) * (h * f * mlp_matrices + attention_products(config)) +
                           head + depths * (2.0 * h * h + head);
-  const double scores = tokens * s * (layers + depths) * heads * channels * (is_bert ? 2.0 : 1.0);
+  const double scores =
+      tokens * s * attention_layers(config) * heads * channels * (is_bert ? 2.0 : 1.0);
   return 6.0 * (tokens * matrices + scores) + neighbor_flops(config, batch_size);
 }
 

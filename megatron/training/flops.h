@@ -8,6 +8,10 @@
 // batch, without recomputation. A multiply-add counts as two.
 namespace megatron {
 
+// The layers of causal attention to all tokens before a token that have as many scores as those of
+// the model: a window w s of s tokens leaves w (2 - w) of a layer.
+double attention_layers(const TransformerConfig& config);
+
 // Narayanan et al. 2021, arXiv:2104.04473, appendix, with query groups: attention over the full
 // square, and an MLP of width 4 h, even if the config has another width. Megatron-LM core_r0.5.0
 // logs this number.
@@ -21,6 +25,7 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size);
 //   6 B s (L (h f e + h (q + 2k) + q h) + h v) + 6 B s^2 L q
 //   q = n d, k = g d, e = 3 for a gated MLP, else 2
 //
+// The last L is attention_layers(). An output gate adds 6 B s L h q.
 // Latent attention has attention_products(), and q is the mean width of its keys and values. A
 // depth of multi-token prediction is one more layer, with 2 h^2 and one more head.
 //

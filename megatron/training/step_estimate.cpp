@@ -72,9 +72,8 @@ struct AttentionTime {
 AttentionTime attention_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
                                const GpuRoof& gpu, bool has_documents) {
   // Forward: two products of half a square; backward: five.
-  const double forward = 2 *
-                         static_cast<double>((c.num_layers + c.mtp_num_layers) *
-                                             c.num_attention_heads * c.kv_channels * c.seq_length) /
+  const double forward = 2 * attention_layers(c) *
+                         static_cast<double>(c.num_attention_heads * c.kv_channels * c.seq_length) /
                          static_cast<double>(parallel.tensor_model_parallel_size);
   const bool is_small = c.kv_channels < 128;
   double rate = gpu.matmul_flops / measured_gpu().matmul_flops * (is_small ? kSmallHeads : 1);
@@ -173,7 +172,8 @@ StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) 
   token.linear = 6 * layers * (attention_products(c) + mlp) / flops_per_second;
   const auto heads = static_cast<double>(1 + c.mtp_num_layers);
   token.head = 6 * h * static_cast<double>(c.padded_vocab_size) * heads / flops_per_second;
-  token.attention = 6 * static_cast<double>(c.seq_length) * layers * q / flops_per_second;
+  token.attention =
+      6 * static_cast<double>(c.seq_length) * attention_layers(c) * q / flops_per_second;
   return token;
 }
 

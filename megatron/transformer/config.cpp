@@ -135,13 +135,13 @@ int64_t LayerConfig::rotary_dim() const {
 
 namespace {
 
-// One number n that stands for more layers: each n-th.
-void expand_period(std::vector<int>& layers, int64_t num_layers) {
+// One number n that stands for more layers: each n-th has `value`, 0 or 1, and others do not.
+void expand_period(std::vector<int>& layers, int64_t num_layers, int value) {
   if (layers.size() != 1 || layers.front() < 1 || num_layers < 1) return;
   const int period = layers.front();
-  layers.assign(static_cast<size_t>(num_layers), 0);
+  layers.assign(static_cast<size_t>(num_layers), 1 - value);
   for (size_t i = 0; i < layers.size(); ++i) {
-    layers[i] = (i + 1) % static_cast<size_t>(period) == 0 ? 1 : 0;
+    if ((i + 1) % static_cast<size_t>(period) == 0) layers[i] = value;
   }
 }
 
@@ -176,7 +176,8 @@ TransformerConfig resolved(TransformerConfig config) {
   }
   if (config.padded_vocab_size == 0) config.padded_vocab_size = config.pad_vocab_size_to;
   if (config.apply_query_key_layer_scaling) config.attention_softmax_in_fp32 = true;
-  expand_period(config.no_rope_layers, config.num_layers);
+  expand_period(config.no_rope_layers, config.num_layers, 1);
+  if (config.num_layers > 1) expand_period(config.window_layers, config.num_layers, 0);
   resolve_experts(config);
   config.retro = resolved(config.retro, config.num_layers);
   return config;
@@ -343,9 +344,7 @@ void check_heads(const AttentionConfig& c, int64_t tp, ProblemList& list) {
 }
 
 // Windows, caps of scores, sinks and gates.
-void check_attention_options(const TransformerConfig& c, ProblemList& list) {
-  list.require(c.attention_window >= 0,
-               fmt::format("the window of attention {} must be at least 1", c.attention_window));
+void check_attention_options(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   list.require(
       c.window_layers.empty() || static_cast<int64_t>(c.window_layers.size()) == c.num_layers,
       fmt::format("--window-attn-skip-freq names {} layers and --num-layers is {}; name "
@@ -361,15 +360,13 @@ void check_attention_options(const TransformerConfig& c, ProblemList& list) {
                fmt::format("--attn-logit-softcapping {} does not work with "
                            "--position-embedding-type alibi or relative; remove one of them",
                            c.attn_logit_softcapping));
-  const auto only_gpt = [&](bool is_given, const char* flag) {
-    list.require(!is_given || (c.is_decoder_only() && !c.retro.add_retriever),
-                 fmt::format("{} is for a GPT without retrieval, and this is a {}; remove it", flag,
-                             c.retro.add_retriever ? "Retro" : name_of(c.kind)));
-  };
-  only_gpt(c.attention_window > 0, "--window-size");
-  only_gpt(c.attn_logit_softcapping > 0.0, "--attn-logit-softcapping");
-  only_gpt(c.softmax_type != SoftmaxType::kVanilla, "--softmax-type");
-  only_gpt(c.attention_output_gate, "--attention-output-gate");
+  list.require(!c.attention_output_gate || !c.multi_latent_attention,
+               "--attention-output-gate does not go with --multi-latent-attention; remove one of "
+               "them");
+  list.require(!c.attention_output_gate || c.num_query_groups % tp == 0,
+               fmt::format("--attention-output-gate needs --num-query-groups {} to be a multiple "
+                           "of --tensor-model-parallel-size {}; use fewer ranks",
+                           c.num_query_groups, tp));
 }
 
 void check_lengths(const TransformerConfig& c, int64_t tp, ProblemList& list) {
@@ -556,6 +553,10 @@ void check_gpt_options(const TransformerConfig& c, ProblemList& list) {
   exclude(c.qk_layernorm_weight_per_head, "--qk-layernorm-weight-per-head");
   exclude(!c.no_rope_layers.empty(), "--no-rope-freq");
   exclude(c.rotary_base_local != 0, "--rotary-base-local");
+  exclude(c.attention_window != 0, "--window-size");
+  exclude(c.attn_logit_softcapping != 0, "--attn-logit-softcapping");
+  exclude(c.softmax_type != SoftmaxType::kVanilla, "--softmax-type");
+  exclude(c.attention_output_gate, "--attention-output-gate");
   exclude(c.learned_position_offset != 0, "--learned-position-offset");
 }
 
@@ -702,7 +703,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   if (!list.found.empty()) return list.found;
   check_sizes(c, list);
   check_heads(c, tp, list);
-  check_attention_options(c, list);
+  check_attention_options(c, tp, list);
   check_lengths(c, tp, list);
   check_adapters(c, tp, list);
   check_rotary(c, list);

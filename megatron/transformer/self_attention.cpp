@@ -1,5 +1,7 @@
 #include "megatron/transformer/self_attention.h"
 
+#include <numeric>
+
 #include "megatron/ops/heads.h"
 #include "megatron/ops/rotary.h"
 #include "megatron/parallel/tensor/query_group.h"
@@ -7,6 +9,21 @@
 #include "megatron/transformer/kv_cache.h"
 
 namespace megatron {
+namespace {
+
+// The rows of a group in linear_qkv: queries, maybe their gates, key, value.
+std::vector<int64_t> row_parts_of(const AttentionConfig& config) {
+  const int64_t d = config.kv_channels;
+  const int64_t queries = config.num_attention_heads / config.num_query_groups * d;
+  if (config.attention_output_gate) return {queries, queries, d, d};
+  return {queries, d, d};
+}
+
+int64_t sum_of(const std::vector<int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
+
+}  // namespace
 
 SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
                              const TensorParallel& tp, Stream stream)
@@ -19,16 +36,13 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
                                               : kernels::RotaryPairs::kHalves),
       core_attention_(config, heads_, place.is_causal, tp,
                       place.name + ".self_attention.core_attention", stream),
-      linear_qkv_(
-          config.hidden_size,
-          (config.num_attention_heads + 2 * config.num_query_groups) * config.kv_channels, tp,
-          {.has_bias = config.has_qkv_bias(),
-           .init = input_init(config),
-           .row_parts = {config.num_attention_heads / config.num_query_groups * config.kv_channels,
-                         config.kv_channels, config.kv_channels},
-           .fp8 = config.fp8,
-           .lora = lora_of(config, "linear_qkv")},
-          placement_of(config, tp, stream)),
+      linear_qkv_(config.hidden_size, sum_of(row_parts_of(config)) * config.num_query_groups, tp,
+                  {.has_bias = config.has_qkv_bias(),
+                   .init = input_init(config),
+                   .row_parts = row_parts_of(config),
+                   .fp8 = config.fp8,
+                   .lora = lora_of(config, "linear_qkv")},
+                  placement_of(config, tp, stream)),
       linear_proj_(config.num_attention_heads * config.kv_channels, config.hidden_size, tp,
                    {.has_bias = config.has_proj_bias(),
                     .init = output_init(config),
@@ -37,6 +51,7 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
                    placement_of(config, tp, stream)),
       rotates_(config.position_embedding_type == PositionEmbedding::kRope),
       has_local_angles_(config.rotary_base_local > 0 && config.attention_window > 0),
+      has_gate_(config.attention_output_gate),
       is_summed_by_norm_(!config.parallel_residual &&
                          config.norm_placement == NormPlacement::kBefore),
       qkv_adapter_dropout_(config, place.name + ".self_attention.linear_qkv"),
@@ -51,27 +66,34 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
   add_child("k_layernorm", *k_layernorm_);
 }
 
-Variable SelfAttention::projected(const Variable& x, const ForwardContext& context) const {
+GatedProjection SelfAttention::projected(const Variable& x, const ForwardContext& context) const {
   Variable qkv = linear_qkv_.forward(x, qkv_adapter_dropout_.of_columns(x, tp_, context));
+  Variable gate;
+  if (has_gate_) {
+    GatedProjection parts = split_output_gate(qkv, heads_.num_heads, heads_.num_groups);
+    qkv = parts.qkv;
+    gate = parts.gate;
+  }
   if (num_groups_ < tp_.size()) qkv = gather_query_group(qkv, num_heads_, num_groups_, tp_);
-  if (!q_layernorm_) return qkv;
+  if (!q_layernorm_) return {qkv, gate};
   Heads heads = split_heads(qkv, heads_.num_heads, heads_.num_groups);
   heads.q = q_layernorm_->forward(heads.q);
   heads.k = k_layernorm_->forward(heads.k);
-  return join_heads(heads);
+  return {join_heads(heads), gate};
 }
 
 BiasedOutput SelfAttention::forward(const Variable& x, const ForwardContext& context) const {
-  Variable qkv = projected(x, context);  // [s, b, (n + 2g) d]
+  auto [qkv, gate] = projected(x, context);  // [s, b, (n + 2g) d], [s, b, n d]
   const Tensor& angles =
       has_local_angles_ ? context.sequence.local_rotary_table : context.sequence.rotary_table;
   if (rotates_ && angles.defined()) {
     qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, angles,
                          {.position_ids = context.sequence.position_ids}, rotary_pairs_);
   }
-  const Variable y = context.decode.cached == nullptr
-                         ? core_attention_.self(qkv, context)
-                         : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]
+  Variable y = context.decode.cached == nullptr
+                   ? core_attention_.self(qkv, context)
+                   : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]
+  if (gate.defined()) y = output_gate(y, gate);
   const bool may_split_k = context.decode.cached != nullptr && is_summed_by_norm_;
   return {
       linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context), may_split_k),

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "megatron/kernels/rotary.h"
+#include "megatron/ops/output_gate.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/transformer/core_attention.h"
 #include "megatron/transformer/head_norm.h"
@@ -16,7 +17,8 @@ namespace megatron {
 // values in g groups (Ainslie et al. 2023, arXiv:2305.13245).
 //
 //   x            [s, b, h]             [s/tp, b, h] with sequence parallelism
-//   linear_qkv   [(n + 2g) d / tp, h]  rows by group: its n/g query heads, its key, its value
+//   linear_qkv   [(n + 2g) d / tp, h]  rows by group: its n/g query heads, its key, its value;
+//                [(2n + 2g) d / tp, h] with --attention-output-gate: gates of heads follow queries
 //   q_layernorm, k_layernorm           --qk-layernorm: head_norm.h, before rotation
 //   linear_proj  [h, n d / tp]
 //   y            as x
@@ -31,8 +33,8 @@ class SelfAttention final : public Attention {
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
-  // The fused projection of this rank's heads, not rotated.
-  Variable projected(const Variable& x, const ForwardContext& context) const;
+  // The fused projection of this rank's heads, not rotated, and their gates, if there are any.
+  GatedProjection projected(const Variable& x, const ForwardContext& context) const;
 
   int64_t layer_;
   TensorParallel tp_;
@@ -45,6 +47,7 @@ class SelfAttention final : public Attention {
   RowParallelLinear linear_proj_;
   bool rotates_;
   bool has_local_angles_;
+  bool has_gate_;
   bool is_summed_by_norm_;  // the output and the residual stream, by the kernel of the next norm
   LoraDropout qkv_adapter_dropout_;
   LoraDropout proj_adapter_dropout_;

@@ -10,7 +10,6 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   TransformerConfig& c = args.transformer;
   ActivationFlags& activation = args.activation;
   ArgMap& other = args.other;
-  const ArgValue none;
 
   flags.group("network size");
   flags
@@ -330,14 +329,33 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                     "Scale of attention scores; 1 / sqrt(head size) if not given.")
       .architecture();
 
-  flags.add_later_entry("--window-size", T::kText, other, none, "Sliding window of attention.",
-                        "sliding window attention");
-  flags.add_later_entry("--window-attn-skip-freq", T::kText, other, none,
-                        "Layers that attend beyond the window.", "sliding window attention");
   flags
-      .add_later_entry("--softmax-type", T::kChoice, other, "vanilla", "Attention sinks.",
-                       "a softmax with sinks")
-      .among({"vanilla", "off-by-one", "learnable"});
+      .add_optional("--window-size", args.legacy.window_size,
+                    "Tokens before and after its own that a token sees, such as 127,0.")
+      .architecture()
+      .becomes("attention_window");
+  flags
+      .add("--window-attn-skip-freq", c.window_layers,
+           "Layers that attend beyond the window: each N-th, or a list with 1 for each layer that "
+           "does not, as in ([1]*3+[0])*2.")
+      .architecture()
+      .becomes("window_layers");
+  flags
+      .add("--attn-logit-softcapping", c.attn_logit_softcapping,
+           "Cap c of attention scores, which become c * tanh(score / c), like Gemma 2; 0 is none.")
+      .architecture();
+  flags
+      .add_choice("--softmax-type", c.softmax_type,
+                  {{"vanilla", SoftmaxType::kVanilla},
+                   {"off-by-one", SoftmaxType::kOffByOne},
+                   {"learnable", SoftmaxType::kLearnable}},
+                  "Sinks of attention: the denominator of a softmax has one more term, exp(0), or "
+                  "exp of a parameter of the head.")
+      .architecture();
+  flags
+      .add_switch("--attention-output-gate", c.attention_output_gate,
+                  "Multiply the outputs of attention heads by the sigmoid of a projection.")
+      .architecture();
 }
 
 }  // namespace megatron
