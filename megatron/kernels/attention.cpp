@@ -138,12 +138,6 @@ void expect_sinks(const ConstHeadsView& out, const ConstView& lse, const ConstVi
   expect_dtype(sinks.dtype, DType::kFloat32, "attention: sinks");
 }
 
-void expect_gpu_settings(const AttentionSettings& settings) {
-  if (settings.window == 0 && settings.logit_cap == 0 && settings.sinks.data == nullptr) return;
-  throw Unsupported(
-      "attention with a window, a cap of scores or sinks has no GPU kernel; use --device cpu");
-}
-
 // Expected of the GPU's backward pass, which only the GPU's library knows: cuDNN sums the gradients
 // of queries in fp32, or keeps those of the scores to add them in one order.
 int64_t expected_backward_workspace(const ConstHeadsView& q, const ConstHeadsView& k,
@@ -152,7 +146,7 @@ int64_t expected_backward_workspace(const ConstHeadsView& q, const ConstHeadsVie
   const int64_t pairs = q.b * q.heads;
   const int64_t statistics = pairs * q.s * size_of(DType::kFloat32);
   const bool has_relative_bias = settings.relative_bias.data != nullptr;
-  if (settings.dropout.is_active() || has_relative_bias) {
+  if (settings.dropout.is_active() || has_relative_bias || settings.logit_cap > 0) {
     return statistics + cuda::BackwardBytes(q.b, q.heads, q.s, k.s, q.d, has_relative_bias).total();
   }
   if (!stream.options.is_deterministic) {
@@ -169,7 +163,6 @@ int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHe
                                           const AttentionSettings& settings, Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (!stream.has_queue()) return 0;
-  expect_gpu_settings(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward_workspace_bytes(out, lse, q, k, v, settings, stream);
   }
@@ -196,7 +189,6 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_dry()) return;
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
-  expect_gpu_settings(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
   }
@@ -222,7 +214,6 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
     return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                    stream);
   }
-  expect_gpu_settings(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                     workspace, stream);

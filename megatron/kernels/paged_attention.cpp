@@ -77,10 +77,6 @@ void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q
     }
     return cpu::paged_attention(out, q, pages, table, settings, stream);
   }
-  if (settings.window != 0 || settings.logit_cap != 0 || settings.sinks.data != nullptr) {
-    throw Unsupported(
-        "attention with a window, a cap of scores or sinks has no GPU kernel; use --device cpu");
-  }
   if constexpr (kBuiltWithCuda) {
     return cuda::paged_attention(out, pages, q, k, v, table, settings, workspace, stream);
   }

@@ -50,7 +50,10 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
-  if (cudnn_attention_forward(out, lse, q, k, v, settings, workspace.data, stream)) return;
+  if (cudnn_attention_forward(out, lse, q, k, v, settings, workspace.data, stream)) {
+    if (settings.sinks.data != nullptr) cuda::add_attention_sinks(out, lse, settings.sinks, stream);
+    return;
+  }
   if (tensor_forward_takes({q, k, v, out}, settings)) {
     return tensor_attention_forward(out, lse, q, k, v, settings, stream);
   }

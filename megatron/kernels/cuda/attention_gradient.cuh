@@ -102,6 +102,11 @@ struct QueryTileIterator {
 
   __device__ QueryTileIterator(int first_head, int tiles)
       : head(first_head), tile(tiles), visible{}, key_tiles(visible, 1) {}
+  // One past the last of `tiles` query tiles whose windows may reach key tile `tile` of `keys`.
+  static __device__ int end_of_tiles(const Problem& p, int tiles, int tile, int keys) {
+    const int end = p.end_query((tile + 1) * keys - 1) + queries_before_first(p);
+    return min(tiles, (max(end, 1) + kTileQueries - 1) / kTileQueries);
+  }
 
   // visible_keys_of(tile) returns the VisibleKeys of a query tile.
   template <class VisibleKeysOf>
@@ -158,6 +163,21 @@ __device__ __forceinline__ float bias_and_mask_columns(Scores<Shape>& x, const P
     }
     factor = 1;
   }
+  if (kIsGeneral && p.logit_cap > 0) {
+    const float inner = p.scale / p.logit_cap;
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int t = 0; t < Shape::kChunkTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          x[u][t][i] = capped_score(x[u][t][i] * inner, p.logit_cap * kLog2E);
+        }
+      }
+    }
+    may_be_large = true;
+    factor = 1;
+  }
   if (p.slopes != nullptr || factor <= 0) {
 #pragma unroll
     for (int u = 0; u < Shape::kUnits; ++u) {
@@ -206,14 +226,17 @@ __device__ __forceinline__ float bias_and_mask_columns(Scores<Shape>& x, const P
 
 // Backward pass of softmax and dropout. From scores and dp computes the kept probabilities p and
 // the score gradients ds, rounded as left operands of the products over the chunk's queries. Adds
-// ds to `diagonals`. words_of(step, c) returns the random words of the lane's keys and column c (0
+// ds to `diagonals`. With a cap of scores (kIsGeneral) ds are gradients of the products before it.
+// words_of(step, c) returns the random words of the lane's keys and column c (0
 // or 1) of the step's 16 queries.
 template <class T, class Shape, bool kHasDropout, bool kIsGeneral, class Words>
 __device__ __forceinline__ void differentiate(
     uint32_t (&kept)[Shape::kUnits][Shape::kChunkSteps][4],
     uint32_t (&ds)[Shape::kUnits][Shape::kChunkSteps][4], Diagonals<Shape>& diagonals,
     const Scores<Shape>& x, const Scores<Shape>& dp, float factor, const float2* statistics,
-    const DropoutHead& dropout, const Words& words_of, int key, const LaneCoordinate& at) {
+    const DropoutHead& dropout, const Words& words_of, int key, float logit_cap,
+    const LaneCoordinate& at) {
+  const float of_cap = logit_cap > 0 ? 1.0f / (logit_cap * kLog2E) : 0.0f;
 #pragma unroll
   for (int t = 0; t < Shape::kChunkTiles; ++t) {
     // Log-sum-exp and D of two adjacent queries.
@@ -247,6 +270,10 @@ __device__ __forceinline__ void differentiate(
           gradient[i] = p[i] * (dp[u][t][i] - deltas[i % 2]);
         }
         if constexpr (kIsGeneral) {
+          if (of_cap > 0) {  // a masked score is -infinity: its gradient is 0
+            const float share = fmaxf(x[u][t][i] * of_cap, -1.0f);
+            gradient[i] *= fmaf(-share, share, 1.0f);
+          }
           diagonals[i % 2][2 * u + i / 2 - t + Shape::kChunkTiles - 1] += gradient[i];
         }
         p[i] = kept_p;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "megatron/kernels/attention.h"
@@ -53,6 +54,9 @@ struct Problem {
   const bool* key_padding_mask;
   const float* slopes;
   const float* relative_bias;  // [heads, sq + sk - 1]
+  int window;                  // 0: none
+  float logit_cap;             // 0: none
+  const float* sinks;          // [heads]
   int64_t first_head;
   int64_t dropout_rows_of_head;
   DropoutKey dropout;
@@ -71,11 +75,34 @@ struct Problem {
     const float alibi = slope * static_cast<float>(key_offset + key);
     return relative_bias == nullptr ? alibi : alibi + bias_by_distance(head)[key - query];
   }
+  // The score of a product scale q k, without its bias, and its derivative.
+  __device__ float capped(float product) const {
+    return logit_cap > 0 ? logit_cap * tanhf(product / logit_cap) : product;
+  }
+  __device__ float cap_slope(float product) const {
+    if (logit_cap <= 0) return 1.0f;
+    const float share = tanhf(product / logit_cap);
+    return 1.0f - share * share;
+  }
+  // The first key of a query's window.
+  template <class Index>
+  __device__ Index window_first(Index query) const {
+    const Index first = query_offset + query - window + 1;
+    return window > 0 && first > 0 ? first : 0;
+  }
+  // One past the last query with a window that begins at or before a key.
+  template <class Index>
+  __device__ Index end_query(Index key) const {
+    if (window == 0) return sq;
+    const Index end = key + window - query_offset;
+    return end < sq ? end : sq;
+  }
   template <class Index>
   __device__ Index first_key(int64_t batch, Index query) const {
-    if (document_starts == nullptr || query < 0 || query >= sq) return 0;
-    const int32_t start = document_starts[batch * sq + query] - key_offset;
-    return start > 0 ? start : 0;
+    const Index in_window = window_first(query);
+    if (document_starts == nullptr || query < 0 || query >= sq) return in_window;
+    const Index start = document_starts[batch * sq + query] - key_offset;
+    return start > in_window ? start : in_window;
   }
   // One past the last visible key of a query, by the causal mask.
   template <class Index>
@@ -129,6 +156,9 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .key_padding_mask = static_cast<const bool*>(s.key_padding_mask.data),
       .slopes = static_cast<const float*>(s.alibi_slopes.data),
       .relative_bias = static_cast<const float*>(s.relative_bias.data),
+      .window = static_cast<int>(std::min<int64_t>(s.window, 1 << 30)),
+      .logit_cap = s.logit_cap,
+      .sinks = static_cast<const float*>(s.sinks.data),
       .first_head = s.first_head,
       .dropout_rows_of_head = dropout_rows_of_head(s.dropout_length > 0 ? s.dropout_length : q.s),
       .dropout = s.dropout,

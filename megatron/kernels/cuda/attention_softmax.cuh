@@ -16,6 +16,19 @@ __device__ __forceinline__ float row_sum(float x) {
   return x + __shfl_xor_sync(kFullMask, x, 2);
 }
 
+// Adds the sink of a head to the total of a row whose largest score is in base 2. Returns the
+// factor of the row's sums.
+__device__ __forceinline__ float add_sink(float& total, float& largest, const Problem& p,
+                                          int head) {
+  if (p.sinks == nullptr) return 1.0f;
+  const float sink = p.sinks[head] * kLog2E;
+  const float now = fmaxf(largest, sink);
+  const float shrink = exp2_fast(largest - now);
+  total = fmaf(total, shrink, exp2_fast(sink - now));
+  largest = now;
+  return shrink;
+}
+
 // Online softmax of a warp's queries: running maximum, running sum and accumulated output.
 template <class Shape>
 struct OnlineSoftmax {

@@ -117,8 +117,9 @@ __device__ __forceinline__ void store_two(T* row, int c, int d, float first, flo
 
 // --- Visible key ranges ---
 
-// Visible key range of a query tile, by causal mask, documents and prefixes: some query sees a key
-// only if it is in [first, last); all queries see [unmasked_first, unmasked_last). Ignores padding.
+// Visible key range of a query tile, by causal mask, window, documents and prefixes: some query
+// sees a key only if it is in [first, last); all queries see [unmasked_first, unmasked_last).
+// Ignores padding.
 struct VisibleKeys {
   int first, last, unmasked_first, unmasked_last;
 
@@ -128,16 +129,16 @@ struct VisibleKeys {
 };
 
 // The visible key range of queries [query, query + kQueries), at least one of which exists. Every
-// lane gets the same result. Only kIsGeneral kernels support prefixes and relative biases, which
-// would cost the others registers.
+// lane gets the same result. Only kIsGeneral kernels support prefixes, relative biases and caps of
+// scores, which would cost the others registers.
 template <int kQueries, bool kIsGeneral>
 __device__ __forceinline__ VisibleKeys visible_keys(const Problem& p, int64_t batch, int query,
                                                     int lane) {
   const int begin = max(query, 0);
   const int end = min(query + kQueries, p.sq);
-  VisibleKeys visible{.first = 0,
+  VisibleKeys visible{.first = p.window_first(begin),
                       .last = p.last_key(end - 1),
-                      .unmasked_first = 0,
+                      .unmasked_first = p.window_first(end - 1),
                       .unmasked_last = p.last_key(begin)};
   if (kIsGeneral && p.prefix_ends != nullptr) {
     visible.last = 0;
@@ -226,6 +227,12 @@ struct BiasWindow {
   }
 };
 
+// A capped score in base 2 of a product scale q k / cap; `outer` is the cap in base 2.
+__device__ __forceinline__ float capped_score(float x, float outer) {
+  const float share = 1.0f - __fdividef(2.0f, exp2_fast(2.0f * kLog2E * x) + 1.0f);  // tanh x
+  return outer * share;
+}
+
 // Adds position biases to the products q k and masks them; queries are rows. Returns the remaining,
 // positive, scale to base-2 scores. `bias` points to the bias of the lane's first row and column.
 template <class Shape, bool kIsGeneral>
@@ -248,6 +255,20 @@ __device__ __forceinline__ float bias_and_mask_rows(
           if (t < 0 || t >= Shape::kKeyTiles) continue;
           float& score = x[row / 2][t][row % 2 * 2 + c];
           score = fmaf(score, factor, shared);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (kIsGeneral && p.logit_cap > 0) {
+    const float inner = p.scale / p.logit_cap;
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          x[u][t][i] = capped_score(x[u][t][i] * inner, p.logit_cap * kLog2E);
         }
       }
     }

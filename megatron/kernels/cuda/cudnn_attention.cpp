@@ -96,6 +96,7 @@ bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSett
          q.s > 0 && k.s > 0 && settings.document_starts.data == nullptr &&
          settings.prefix_ends.data == nullptr && settings.key_padding_mask.data == nullptr &&
          settings.alibi_slopes.data == nullptr && settings.relative_bias.data == nullptr &&
+         settings.logit_cap == 0 && (settings.window == 0 || (settings.is_causal && q.s <= k.s)) &&
          has_usual_mask(q, k, settings) && !settings.dropout.is_active();
 }
 
@@ -107,6 +108,7 @@ CudnnKey key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHead
                .sk = k.s,
                .d = q.d,
                .is_causal = settings.is_causal,
+               .window = settings.window < k.s ? settings.window : 0,
                .scale_bits = std::bit_cast<int32_t>(settings.scale),
                .is_deterministic = is_backward && stream.options.is_deterministic};
   tensors.describe(key);

@@ -6,10 +6,10 @@
 #include "megatron/kernels/attention.h"
 
 // Attention through cuDNN: bf16 and fp16 on tensor cores. d must be a multiple of 8, strides and
-// addresses multiples of 16 bytes, and the only mask a causal one from the first query on. There is
-// no position bias, and no dropout, because cuDNN cannot compute our masks. It serves only calls
-// that want the log-sum-exp (training and evaluation): making a plan takes a large part of a
-// second, too much for generation, whose lengths differ from call to call.
+// addresses multiples of 16 bytes, and the only mask a causal one from the first query on, maybe
+// with a window. There is no position bias, and no dropout, because cuDNN cannot compute our masks.
+// It serves only calls that want the log-sum-exp (training and evaluation): making a plan takes a
+// large part of a second, too much for generation, whose lengths differ from call to call.
 //
 // A plan is made at the first use of its shapes, strides and settings, and kept per device. If
 // cuDNN unexpectedly refuses a call, a warning gives the reason once, and own kernels serve it.

@@ -41,10 +41,12 @@ struct KeyHash {
 
 std::string text_of(const CudnnKey& key) {
   return fmt::format(
-      "{}: {} samples, {} queries and {} keys, {} heads on {} groups, head size {}, {}{}{}",
+      "{}: {} samples, {} queries and {} keys, {} heads on {} groups, head size {}, {}{}{}{}",
       key.is_backward != 0 ? "backward" : "forward", key.batches, key.sq, key.sk, key.heads,
       key.groups, key.d, name_of(static_cast<DType>(key.dtype)),
-      key.is_causal != 0 ? ", causal" : "", key.is_deterministic != 0 ? ", deterministic" : "");
+      key.is_causal != 0 ? ", causal" : "",
+      key.window > 0 ? fmt::format(", window {}", key.window) : "",
+      key.is_deterministic != 0 ? ", deterministic" : "");
 }
 
 // --- Graphs ---
@@ -98,6 +100,7 @@ Options options_of(const CudnnKey& key, const char* name) {
                                     : cudnn_frontend::DiagonalAlignment_t::BOTTOM_RIGHT)
         .set_diagonal_band_right_bound(0);
   }
+  if (key.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(key.window));
   return options;
 }
 

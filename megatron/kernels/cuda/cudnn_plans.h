@@ -31,6 +31,7 @@ struct CudnnKey {
   int64_t dtype = 0;
   int64_t batches = 0, heads = 0, groups = 0, sq = 0, sk = 0, d = 0;
   int64_t is_causal = 0;  // the last query sees all keys, each one before it one fewer
+  int64_t window = 0;     // of the causal mask; 0: none
   int64_t scale_bits = 0;
   int64_t is_deterministic = 0;
   std::array<CudnnLayout, kNumTensors> layouts{};

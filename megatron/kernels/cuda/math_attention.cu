@@ -188,8 +188,9 @@ __global__ void __launch_bounds__(kThreads)
       const bool is_visible = !is_padding && query < p.sq &&
                               own_key >= p.first_key(block.batch, query) &&
                               own_key < p.last_key(block.batch, query);
-      const float score =
-          is_visible ? weights[r] + p.bias(block.head, slope, query, own_key) : -infinity();
+      const float score = is_visible
+                              ? p.capped(weights[r]) + p.bias(block.head, slope, query, own_key)
+                              : -infinity();
       const float now_largest = larger(largest[r], warp_max(score));  // the same on every lane
       if (now_largest == -infinity()) {                               // every key so far is masked
         weights[r] = 0;
@@ -211,8 +212,16 @@ __global__ void __launch_bounds__(kThreads)
   float factors[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
+    float shrink = 1.0f;
+    if (p.sinks != nullptr) {
+      const float sink = p.sinks[block.head];
+      const float now_largest = larger(largest[r], sink);
+      shrink = expf(largest[r] - now_largest);
+      total[r] = total[r] * shrink + expf(sink - now_largest);
+      largest[r] = now_largest;
+    }
     const bool is_fully_masked = total[r] == 0;  // false for NaN
-    factors[r] = is_fully_masked ? 0.0f : 1.0f / total[r];
+    factors[r] = is_fully_masked ? 0.0f : shrink / total[r];
     const int64_t query = first_query + r;
     if (lse == nullptr || lane != 0 || query >= p.sq) continue;
     lse[(block.batch * p.heads + block.head) * p.sq + query] =
@@ -245,12 +254,13 @@ __device__ void differentiate(float (&dscores)[kRows], const float (&scores)[kRo
     const bool is_visible = is_query && !is_padding && key >= p.first_key(rows.batch, query) &&
                             key < p.last_key(rows.batch, query);
     const float probability =
-        is_visible ? expf(scores[r] + p.bias(rows.head, rows.slope, query, key) - rows.lse[r])
-                   : 0.0f;
+        is_visible
+            ? expf(p.capped(scores[r]) + p.bias(rows.head, rows.slope, query, key) - rows.lse[r])
+            : 0.0f;
     if (p.has_dropout && is_query) {
       dscores[r] *= p.dropout_factor(rows.batch, rows.head, query, key);
     }
-    dscores[r] = probability * (dscores[r] - rows.delta[r]);
+    dscores[r] = probability * (dscores[r] - rows.delta[r]) * p.cap_slope(scores[r]);
   }
 }
 
@@ -349,9 +359,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t visible_from =
       p.is_causal && p.prefix_ends == nullptr ? tile_key - p.query_offset : 0;
   const int64_t first_tile = visible_from > 0 ? visible_from / kTile * kTile : 0;
+  const int64_t end_query = p.end_query(tile_key + kTile - 1);
   for (int head = group * heads_per_group; head < (group + 1) * heads_per_group; ++head) {
     const float slope = p.slope(head);
-    for (int64_t tile_query = first_tile; tile_query < p.sq; tile_query += kTile) {
+    for (int64_t tile_query = first_tile; tile_query < end_query; tile_query += kTile) {
       const int64_t query = tile_query + lane;
       const bool is_query = query < p.sq;
       const int64_t query_first_key = is_query ? p.first_key(batch, query) : p.sk;
@@ -382,11 +393,13 @@ __global__ void __launch_bounds__(kThreads)
         const bool is_visible =
             key < query_last_key && key >= query_first_key && !p.is_padding(batch, key);
         const float probability =
-            is_visible ? expf(probabilities[r] + p.bias(head, slope, query, key) - query_lse)
-                       : 0.0f;
+            is_visible
+                ? expf(p.capped(probabilities[r]) + p.bias(head, slope, query, key) - query_lse)
+                : 0.0f;
         const float factor =
             p.has_dropout && is_query ? p.dropout_factor(batch, head, query, key) : 1.0f;
-        dscores[r] = probability * (factor * dscores[r] - query_delta);
+        dscores[r] =
+            probability * (factor * dscores[r] - query_delta) * p.cap_slope(probabilities[r]);
         probabilities[r] = probability * factor;
       }
       add_weighted_rows(dk_sums, dscores, q_tile, lane);

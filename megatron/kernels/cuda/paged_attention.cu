@@ -1,5 +1,6 @@
 #include "megatron/kernels/paged_attention.h"
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -55,12 +56,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int channel = lane % kLanes * kVector;
+  const int first_seen = p.first_key(length);
+  const bool has_keys = part * kKeysOfPart < length && part >= p.first_part_of(length);
   const int first_key = part * kKeysOfPart + warp * kKeysOfWarp + lane / kLanes;
   const bool has_channels = channel < p.d;
 
   RawPack<T> keys[kSteps]{};
   RawPack<T> values[kSteps]{};
-  if (part * kKeysOfPart < length) {
+  if (has_keys) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int key = first_key + i * kKeysAtOnce;
@@ -71,7 +74,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   }
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  if (part * kKeysOfPart >= length) return;
+  if (!has_keys) return;
 
   const int token = p.queries[row];
   if (stored < length && last / kKeysOfPart == part) {
@@ -99,8 +102,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
       for (int c = 0; c < kVector; ++c) sum = fmaf(q.values[c], k.values[c], sum);
       const int key = first_key + i * kKeysAtOnce;
       sum = sum_across<1, kLanes>(sum);
-      scores[i][h] =
-          key < length ? (sum * p.scale + p.bias(head, key, length)) * kLog2E : -infinity();
+      scores[i][h] = key >= first_seen && key < length
+                         ? (p.capped(sum * p.scale) + p.bias(head, key, length)) * kLog2E
+                         : -infinity();
     }
   }
 
@@ -332,6 +336,9 @@ void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q
         .slopes = static_cast<const float*>(settings.alibi_slopes.data),
         .distance_bias = static_cast<const float*>(bias.data),
         .num_distances = bias.data == nullptr ? 0 : static_cast<int>(bias.size(1)),
+        .window = static_cast<int>(std::min<int64_t>(settings.window, 1 << 30)),
+        .logit_cap = settings.logit_cap,
+        .sinks = static_cast<const float*>(settings.sinks.data),
         .counters = static_cast<int*>(workspace.data)};
     if constexpr (sizeof(T) == 2) {
       if (q.d <= 128) return tensor_paged_attention(p, rows, table.max_length, stream);

@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, k
   const int length = p.lengths[at.row];
   const int stored = p.num_stored(length);
   const int first_key = at.part * p.part_keys;
-  const int num_keys = min(length - first_key, p.part_keys);
+  const int first_seen = p.first_key(length);
+  const int num_keys = at.part < p.first_part_of(length) ? 0 : min(length - first_key, p.part_keys);
   const int new_key = stored < length ? length - 1 - first_key : -1;  // relative to the part
   unsigned char* const ring = memory + lane.warp * kRing;
 
@@ -196,8 +197,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, k
         const int n = first_key + first + lane.row + i / 2 * 8;
         const int h = min(t * kTileHeads + lane.column + i % 2, at.num_heads - 1);
         float score = x[t][i] * key_factors[i / 2];
+        if (p.logit_cap > 0) score = p.capped(score);
         if (has_bias && n < length) score += p.bias(at.first_head + h, n, length);
-        x[t][i] = n < length ? score * kLog2E : -infinity();
+        x[t][i] = n >= first_seen && n < length ? score * kLog2E : -infinity();
       }
     }
     running.template add<T>(x, step, lane, value_factors);

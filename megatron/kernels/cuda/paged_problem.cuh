@@ -10,6 +10,14 @@
 // row to finish combines them in order. Scores are in base 2: exp(x) = 2^(x log2 e).
 namespace megatron::kernels::cuda {
 
+inline constexpr float kBase2 = 1.4426950408889634f;  // log2 e
+
+// Maximum score to subtract: 0 in place of -infinity, so that fully masked keys get exp(-infinity)
+// = 0 and not NaN.
+__device__ __forceinline__ float finite(float largest) {
+  return largest == -infinity() ? 0.0f : largest;
+}
+
 // Arguments of a paged attention call. S is the type of keys and values in pages: T or Float8E4M3.
 template <class T, class S = T>
 struct PagedProblem {
@@ -27,6 +35,9 @@ struct PagedProblem {
   const float* slopes;         // may be null
   const float* distance_bias;  // [heads, num_distances]; may be null
   int num_distances;
+  int window;          // 0: none
+  float logit_cap;     // 0: none
+  const float* sinks;  // [heads]; may be null
   // Workspace for rows with several parts.
   int* counters;              // [rows, heads], zero between calls: finished parts
   float* sums = nullptr;      // [rows, heads, max_parts, d]: weighted sums of values
@@ -53,6 +64,18 @@ struct PagedProblem {
   }
   // Number of a row's tokens that are in its pages: all but a new one.
   __device__ int num_stored(int length) const { return k.data == nullptr ? length : length - 1; }
+  // The first key that the last of `length` tokens sees, and the first part with such a key.
+  __device__ int first_key(int length) const {
+    return window > 0 && length > window ? length - window : 0;
+  }
+  __device__ int first_part_of(int length) const { return first_key(length) / part_keys; }
+  __device__ float capped(float score) const {
+    return logit_cap > 0 ? logit_cap * tanhf(score / logit_cap) : score;
+  }
+  // The sum of a head's weights relative to its largest score, the sink's included.
+  __device__ float with_sink(float total, float largest, int head) const {
+    return sinks == nullptr ? total : total + exp2_fast(sinks[head] * kBase2 - finite(largest));
+  }
   // Additive bias of a key's score for the last of `length` tokens.
   __device__ float bias(int head, int key, int length) const {
     float sum = slopes == nullptr ? 0.0f : slopes[head] * static_cast<float>(key);
@@ -64,12 +87,6 @@ struct PagedProblem {
     return (int64_t{row} * heads + head) * max_parts;
   }
 };
-
-// Maximum score to subtract: 0 in place of -infinity, so that fully masked keys get exp(-infinity)
-// = 0 and not NaN.
-__device__ __forceinline__ float finite(float largest) {
-  return largest == -infinity() ? 0.0f : largest;
-}
 
 // sum = sum * factor + x * x_factor.
 __device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x, float x_factor) {
@@ -88,7 +105,7 @@ __device__ __forceinline__ void store_mean(T* to, float4 sum, float total) {
 // Combines the partial sums of a row's parts, stored by other blocks, and writes the output.
 template <class T, class S>
 __device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, int first_head,
-                              int num_heads, int parts) {
+                              int num_heads, int first_part, int parts) {
   const int packs = p.d / 4;
   for (int i = static_cast<int>(threadIdx.x); i < num_heads * packs;
        i += static_cast<int>(blockDim.x)) {
@@ -100,7 +117,7 @@ __device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, i
     float total = 0;
     float4 sum{};
 #pragma unroll 4
-    for (int part = 0; part < parts; ++part) {  // the loads are independent
+    for (int part = first_part; part < parts; ++part) {  // the loads are independent
       const float2 weight = __ldcg(p.weights + first + part);
       const float4 x = __ldcg(sums + int64_t{part} * packs);
       const float now = fmaxf(largest, weight.x);
@@ -110,7 +127,7 @@ __device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, i
       add_scaled(sum, factor, x, x_factor);
       largest = now;
     }
-    store_mean(p.out.row(0, head, token) + c, sum, total);
+    store_mean(p.out.row(0, head, token) + c, sum, p.with_sink(total, largest, head));
   }
 }
 
@@ -139,7 +156,9 @@ __device__ void finish_part(const PagedProblem<T, S>& p, const PagedBlockIndex& 
                             int length, const float (&largest_of)[kWarps][kHeads],
                             const float (&total_of)[kWarps][kHeads], const SumsOf& sums_of) {
   __shared__ bool is_last_block;
-  const int parts = (length + p.part_keys - 1) / p.part_keys;
+  const int end_part = (length + p.part_keys - 1) / p.part_keys;
+  const int first_part = p.first_part_of(length);
+  const int parts = end_part - first_part;
   const int packs = p.d / 4;
   for (int i = static_cast<int>(threadIdx.x); i < at.num_heads * packs;
        i += static_cast<int>(blockDim.x)) {
@@ -158,7 +177,7 @@ __device__ void finish_part(const PagedProblem<T, S>& p, const PagedBlockIndex& 
     }
     const int head = at.first_head + h;
     if (parts == 1) {
-      store_mean(p.out.row(0, head, token) + c, sum, total);
+      store_mean(p.out.row(0, head, token) + c, sum, p.with_sink(total, largest, head));
       continue;
     }
     const int64_t part = p.first_part(at.row, head) + at.part;
@@ -175,7 +194,8 @@ __device__ void finish_part(const PagedProblem<T, S>& p, const PagedBlockIndex& 
     __threadfence();
   }
   __syncthreads();
-  if (is_last_block) combine_parts(p, at.row, token, at.first_head, at.num_heads, parts);
+  if (!is_last_block) return;
+  combine_parts(p, at.row, token, at.first_head, at.num_heads, first_part, end_part);
 }
 
 // Paged attention on tensor cores, for 16-bit models and heads of at most 128 channels.

@@ -203,8 +203,10 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     return visible_keys<kTileQueries, kIsGeneral>(
         p, work.batch, tile * kTileQueries - queries_before_first(p), at.lane);
   };
-  QueryTileIterator current(end_head - heads_per_group, scratch.tiles);
-  current.advance(work, Shape::kKeys, scratch.tiles, end_head, visible_keys_of);
+  const int query_tiles =
+      QueryTileIterator::end_of_tiles(p, scratch.tiles, work.tile, Shape::kKeys);
+  QueryTileIterator current(end_head - heads_per_group, query_tiles);
+  current.advance(work, Shape::kKeys, query_tiles, end_head, visible_keys_of);
   KeyTile::template copy<Shape::kBlock>(k_tile, HeadRows<T>(k, work.batch, work.group, p.sk, p.d),
                                         tile_key);
   KeyTile::template copy<Shape::kBlock>(v_tile, HeadRows<T>(v, work.batch, work.group, p.sk, p.d),
@@ -218,7 +220,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   int released = 0;
   while (current.head < end_head) {
     QueryTileIterator next = current;
-    next.advance(work, Shape::kKeys, scratch.tiles, end_head, visible_keys_of);
+    next.advance(work, Shape::kKeys, query_tiles, end_head, visible_keys_of);
     wait_for_copies();
     __syncthreads();  // this tile has arrived; the last one is read, its dq added
     if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
@@ -267,7 +269,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
               return dropout.words(p.key_offset + warp_key, at.row,
                                    p.first_position + query + step * kUnit, at.column + c);
             },
-            p.key_offset + warp_key, at);
+            p.key_offset + warp_key, p.logit_cap, at);
         add_queries<T, Shape>(
             dv_sums, kept,
             dout_tile + begin * QueryTile::kStride + QueryTile::lane_offset_by_rows(at.lane));
@@ -478,7 +480,8 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
       q,   k,
       v,   suits_warpgroups(q, k, settings) && has_warpgroup_attention(stream.device)};
   const Problem problem = problem_of(q, k, settings);
-  const bool is_general = problem.relative_bias != nullptr || problem.prefix_ends != nullptr;
+  const bool is_general =
+      problem.relative_bias != nullptr || problem.prefix_ends != nullptr || problem.logit_cap > 0;
   const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {
     is_general ? launch<T, Shape, kHasDropout, true>(arguments, problem, scratch, stream)
                : launch<T, Shape, kHasDropout, false>(arguments, problem, scratch, stream);

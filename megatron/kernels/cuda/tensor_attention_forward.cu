@@ -174,14 +174,15 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int own_query = query + u * kUnit + at.row + h * 8;
-      const float total = row_sum(softmax.total[u][h]);
+      float total = row_sum(softmax.total[u][h]);
       if (own_query < 0 || own_query >= p.sq) continue;
+      const float shrink = add_sink(total, softmax.largest[u][h], p, head);
       const bool is_fully_masked = total == 0;  // false for NaN
       if (lse != nullptr && at.column == 0) {
         lse[pair * p.sq + own_query] =
             is_fully_masked ? infinity() : (softmax.largest[u][h] + log2f(total)) * kLn2;
       }
-      const float factor = is_fully_masked ? 0.0f : p.kept / total;
+      const float factor = is_fully_masked ? 0.0f : shrink * p.kept / total;
       T* const to = out.row(batch, head, own_query);
 #pragma unroll
       for (int t = 0; t < Shape::kChannelTiles; ++t) {
@@ -218,8 +219,8 @@ void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, C
   if (suits_warpgroups(q, k, settings) && has_warpgroup_attention(stream.device)) {
     return wgmma_attention_forward(out, lse, q, k, v, settings, stream);
   }
-  const bool is_general =
-      settings.relative_bias.data != nullptr || settings.prefix_ends.data != nullptr;
+  const bool is_general = settings.relative_bias.data != nullptr ||
+                          settings.prefix_ends.data != nullptr || settings.logit_cap > 0;
   const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {
     is_general ? launch<T, Shape, kHasDropout, true>(out, lse, q, k, v, settings, stream)
                : launch<T, Shape, kHasDropout, false>(out, lse, q, k, v, settings, stream);

@@ -7,14 +7,14 @@
 namespace megatron::kernels::cuda {
 
 // True if warpgroup attention supports these heads and settings. Beyond tensor_forward_takes() it
-// needs heads of 64 or 128 channels, at least one key, neither prefixes nor a relative bias, and a
-// dropout of at most one half, because packed comparisons need a threshold with its highest bit
-// set. The other kernels serve the rest.
+// needs heads of 64 or 128 channels, at least one key, neither prefixes, a relative bias nor a cap
+// of scores, and a dropout of at most one half, because packed comparisons need a threshold with
+// its highest bit set. The other kernels serve the rest.
 inline bool suits_warpgroups(const ConstHeadsView& q, const ConstHeadsView& k,
                              const AttentionSettings& settings) {
   return (q.d == 64 || q.d == 128) && q.heads > 0 && k.s > 0 &&
          settings.prefix_ends.data == nullptr && settings.relative_bias.data == nullptr &&
-         settings.dropout.probability <= 0.5f;
+         settings.logit_cap == 0 && settings.dropout.probability <= 0.5f;
 }
 
 // True if the device has wgmma and this binary has code for it; see has_warpgroups().

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
       differentiate<T, Shape, kHasDropout, false>(
           kept, ds, diagonals, x, dp, factor, tiles.statistics(stage), dropout,
           [&](int i, int c) { return dropout_words(column, rows[i * 8 + c], p.dropout_keys); },
-          p.key_offset + warp_key, at);
+          p.key_offset + warp_key, 0.0f, at);
       add_queries(dv_sums[0], kept, mn_major_matrix(tiles.dout(stage), Shape::kQueryTile));
       add_queries(dk_sums[0], ds, mn_major_matrix(tiles.q(stage), Shape::kQueryTile));
 #pragma unroll

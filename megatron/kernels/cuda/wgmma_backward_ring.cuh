@@ -162,9 +162,10 @@ class TileVisibility {
 
   __device__ __forceinline__ VisibleKeys operator()(int tile) {
     const int query = tile * kTileQueries - queries_before_first(problem_);
-    VisibleKeys visible{.first = 0,
-                        .last = problem_.last_key(min(query + kTileQueries, problem_.sq) - 1),
-                        .unmasked_first = 0,
+    const int last_query = min(query + kTileQueries, problem_.sq) - 1;
+    VisibleKeys visible{.first = problem_.window_first(max(query, 0)),
+                        .last = problem_.last_key(last_query),
+                        .unmasked_first = problem_.window_first(last_query),
                         .unmasked_last = problem_.last_key(max(query, 0))};
     if (first_keys_ == nullptr) return visible;
     if (tile / kWarp != part_) {
@@ -216,9 +217,11 @@ __device__ __forceinline__ void fill_backward_ring(
     keys_state.advance();
     const int end_head = (work.group + 1) * heads_per_group;
     TileVisibility visible_keys_of(p, scratch, work.batch, at.lane);
-    for (QueryTileIterator current(end_head - heads_per_group, scratch.tiles);; state.advance()) {
+    const int query_tiles =
+        QueryTileIterator::end_of_tiles(p, scratch.tiles, work.tile, Shape::kKeys);
+    for (QueryTileIterator current(end_head - heads_per_group, query_tiles);; state.advance()) {
       const int stage = state.stage;
-      current.advance(work, Shape::kKeys, scratch.tiles, end_head, visible_keys_of);
+      current.advance(work, Shape::kKeys, query_tiles, end_head, visible_keys_of);
       if (current.head >= end_head) break;
       const int query = current.tile * kTileQueries - queries_before_first(p);
       // Rows beyond the queries have zero data and statistics, so all their gradients are zero. The

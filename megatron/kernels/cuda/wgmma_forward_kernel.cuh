@@ -200,14 +200,15 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int own_query = query + at.row + h * 8;
-    const float total = row_sum(softmax.total[0][h]);
+    float total = row_sum(softmax.total[0][h]);
     if (own_query < 0 || own_query >= p.sq) continue;
+    const float shrink = add_sink(total, softmax.largest[0][h], p, work.head);
     const bool is_fully_masked = total == 0;  // false for NaN
     if (lse != nullptr && at.column == 0) {
       lse[int64_t{work.pair} * p.sq + own_query] =
           is_fully_masked ? infinity() : (softmax.largest[0][h] + log2f(total)) * kLn2;
     }
-    const float factor = is_fully_masked ? 0.0f : p.kept / total;
+    const float factor = is_fully_masked ? 0.0f : shrink * p.kept / total;
     T* const to = out.row(work.batch, work.head, own_query);
 #pragma unroll
     for (int t = 0; t < Shape::kChannelTiles; ++t) {

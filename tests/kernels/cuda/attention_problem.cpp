@@ -77,6 +77,7 @@ OnDevice::OnDevice(const Problem& p, Stream stream) {
   slopes = moved(p.alibi_slopes);
   relative_bias = moved(p.relative_bias);
   more_samples = moved(p.more_samples);
+  sinks = moved(p.sinks);
   const auto view = [](const Tensor& x) { return x.defined() ? x.view() : ConstView{}; };
   settings = {.scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<float>(p.d)),
               .is_causal = p.is_causal,
@@ -85,11 +86,14 @@ OnDevice::OnDevice(const Problem& p, Stream stream) {
               .document_starts = view(starts),
               .prefix_ends = view(ends),
               .key_padding_mask = view(mask),
+              .window = p.window,
+              .logit_cap = p.logit_cap,
               .alibi_slopes = view(slopes),
               .relative_bias = view(relative_bias),
               .dropout = p.dropout,
               .dropout_length = p.dropout_length,
-              .first_head = p.first_head};
+              .first_head = p.first_head,
+              .sinks = view(sinks)};
   if (more_samples.defined()) {
     settings.dropout.more_samples = std::as_const(more_samples).view().as<int64_t>();
   }
@@ -122,7 +126,12 @@ Buffers run(const Problem& p, Stream stream, Path path) {
                                            settings, static_cast<float*>(delta.view().data),
                                            stream);
   }
-  for (Tensor* x : {&t.out, &t.lse, &t.dq, &t.dk, &t.dv, &t.dbias}) {
+  if (p.sinks.defined()) {
+    t.dsinks = empty_like(on_device.sinks);
+    kernels::attention_sink_gradients(t.dsinks.view(), dout, out, std::as_const(t.lse).view(),
+                                      settings.sinks, stream);
+  }
+  for (Tensor* x : {&t.out, &t.lse, &t.dq, &t.dk, &t.dv, &t.dbias, &t.dsinks}) {
     if (x->defined()) *x = x->to(Stream{});
   }
   return t;
@@ -152,6 +161,10 @@ void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
     const int64_t pairs = p.b * std::min(p.sq, p.sk);
     const Tolerance of_bias = (p.dtype == DType::kFloat32 ? sums : values).for_terms(pairs);
     expect_close(got.dbias, want.dbias, of_bias, what + "drelative_bias");
+  }
+  if (want.dsinks.defined()) {
+    const Tolerance of_sinks = p.dtype == DType::kFloat32 ? sums : values;
+    expect_close(got.dsinks, want.dsinks, of_sinks.for_terms(p.b * p.sq), what + "dsinks");
   }
   if (p.is_fused) return;
   expect_close(got.dk, want.dk, values, what + "dk");

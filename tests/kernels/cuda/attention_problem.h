@@ -26,8 +26,10 @@ struct Problem {
   int64_t first_head = 0;
   bool is_deterministic = false;
   Tensor document_starts{}, prefix_ends{}, key_padding_mask{};  // on the CPU
-  Tensor alibi_slopes{}, relative_bias{};                       // on the CPU
-  Tensor more_samples{};                                        // [1] int64 on the CPU, of dropout
+  Tensor alibi_slopes{}, relative_bias{}, sinks{};              // on the CPU
+  int64_t window = 0;
+  float logit_cap = 0;
+  Tensor more_samples{};     // [1] int64 on the CPU, of dropout
   bool shares_keys = false;  // groups' sequences of queries lie one after the other, not fused
   int64_t nan_key = -1;      // whose channels are NaN, where keys are not fused with queries
 };
@@ -39,7 +41,7 @@ Tolerance on_tensor_cores(DType dtype);
 
 // Inputs and outputs of attention, on one stream. For a fused projection q holds q, k and v.
 struct Buffers {
-  Tensor q, k, v, dout, out, lse, dq, dk, dv, dbias;
+  Tensor q, k, v, dout, out, lse, dq, dk, dv, dbias, dsinks;
 };
 
 Buffers buffers_of(const Problem& p, Stream stream);
@@ -64,7 +66,7 @@ kernels::Qkv<View> qkv_of(const Problem& p, Whole& q, Whole& k, Whole& v) {
 // Settings on a device, and what they borrow.
 struct OnDevice {
   OnDevice(const Problem& p, Stream stream);
-  Tensor starts, ends, mask, slopes, relative_bias, more_samples;
+  Tensor starts, ends, mask, slopes, relative_bias, more_samples, sinks;
   kernels::AttentionSettings settings;
 };
 

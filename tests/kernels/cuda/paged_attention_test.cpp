@@ -75,7 +75,19 @@ Tensor pages_of(const PagedAttentionCase& c, int64_t most) {
   return tensor_of(pages, {rows, most});
 }
 
-TEST_P(PagedAttentionCudaTest, AttendsToPages) {
+// Without a window, cap and sinks, and with them.
+class PagedWindowCudaTest : public PagedAttentionCudaTest {
+ protected:
+  void check(int64_t window) const;
+};
+
+TEST_P(PagedWindowCudaTest, AttendsToPages) { check(0); }
+TEST_P(PagedWindowCudaTest, AttendsToAWindowWithACapAndSinks) {
+  for (const int64_t window : {1, 90, 513, 5000}) check(window);
+}
+INSTANTIATE_TEST_SUITE_P(Dtypes, PagedWindowCudaTest, kTrainingDtypes, dtype_name);
+
+void PagedWindowCudaTest::check(int64_t window) const {
   for (const PagedAttentionCase& c : kPagedAttentionCases) {
     for (const auto& [has_bias, has_new_tokens, is_fp8] : {std::tuple{false, true, false},
                                                            {true, true, false},
@@ -105,7 +117,8 @@ TEST_P(PagedAttentionCudaTest, AttendsToPages) {
           tensor_of(queries, {rows}),
           random_normal({c.heads}, {.seed = 4, .stddev = 0.01f}),
           random_normal({c.heads, 40}, {.seed = 5}),
-          pages.scales};
+          pages.scales,
+          random_normal({c.heads}, {.seed = 6})};
       expect_twins(tensors,
                    [&, with_bias = has_bias, with_new_tokens = has_new_tokens, fp8 = is_fp8](
                        std::vector<Tensor>& t, Stream stream) {
@@ -115,6 +128,11 @@ TEST_P(PagedAttentionCudaTest, AttendsToPages) {
                      if (with_bias) {
                        settings.alibi_slopes = t[7].view();
                        settings.distance_bias = t[8].view();
+                     }
+                     if (window > 0) {
+                       settings.window = window;
+                       settings.logit_cap = 1.5f;
+                       settings.sinks = t[10].view();
                      }
                      // Graphs are made for rounded lengths.
                      const int64_t max_length = longest + 200;
