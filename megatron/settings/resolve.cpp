@@ -431,10 +431,6 @@ class Resolver {
     }
     require(c.window_layers.empty() || c.attention_window > 0,
             "--window-attn-skip-freq needs --window-size; add it or remove the flag");
-    require(c.softmax_type == SoftmaxType::kVanilla || args_.parallel.context_parallel_size <= 1,
-            fmt::format("--softmax-type off-by-one and learnable do not go with "
-                        "--context-parallel-size {}; use 1 or vanilla",
-                        args_.parallel.context_parallel_size));
   }
 
   void collect() {

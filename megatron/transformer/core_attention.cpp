@@ -74,10 +74,9 @@ Variable CoreAttention::self(const Variable& qkv, const ForwardContext& context)
   of_self.logit_cap = logit_cap_;
   if (context.context_parallel.size() == 1)
     return attention(qkv, of_self, context.sequence.relative_bias, sinks());
-  invariant(!softmax_offset_.defined(), "a sequence that is spread over ranks has no sinks");
   invariant(!context.sequence.relative_bias.defined() && !context.sequence.prefix_ends.defined(),
             "a sequence that is spread over ranks has no relative position bias and no prefix");
-  return context_parallel_attention(qkv, of_self, context.context_parallel);
+  return context_parallel_attention(qkv, of_self, context.context_parallel, sinks());
 }
 
 Variable CoreAttention::cross(const Variable& q, const Variable& kv,

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "megatron/comm/collectives.h"
 #include "megatron/comm/threads.h"
 #include "megatron/kernels/dropout.h"
 #include "megatron/parallel/context/attention.h"
@@ -51,6 +52,7 @@ struct AttentionCase {
   float dropout = 0;
   int64_t batch = 2;
   int64_t window = 0;
+  bool has_sinks = false;
 };
 
 // Parameters: context-parallel size, and how keys meet queries.
@@ -72,6 +74,8 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
         AttentionCase{.name = "dropout", .dropout = 0.3f},
         AttentionCase{.name = "window", .groups = 4, .window = 16},
         AttentionCase{.name = "window of documents", .has_documents = true, .window = 5},
+        AttentionCase{.name = "sinks", .groups = 4, .has_sinks = true},
+        AttentionCase{.name = "sinks of one sample", .batch = 1, .window = 9, .has_sinks = true},
         AttentionCase{.name = "all", .has_documents = true, .has_alibi = true, .dropout = 0.3f}}) {
     if (exchange == ContextExchange::kAllToAll && one.groups % ranks != 0) continue;
     SCOPED_TRACE(one.name);
@@ -98,7 +102,10 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
       of_whole.document_starts = tensor_of(starts, {one.batch, s});
     }
     const Variable want_x = Variable::leaf(x);
-    const Variable want_y = attention(want_x, of_whole);
+    const Tensor sinks = random_normal({one.heads}, {.seed = 3});
+    const auto sinks_leaf = [&] { return one.has_sinks ? Variable::leaf(sinks) : Variable(); };
+    const Variable want_sinks = sinks_leaf();
+    const Variable want_y = attention(want_x, of_whole, {}, want_sinks);
     backward(want_y, dy);
 
     comm::run_ranks(ranks, [&](const comm::Group& world) {
@@ -119,9 +126,15 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
             has_whole ? of_whole.document_starts : tensor_of(starts, {2, one.batch, length});
       }
       const Variable input = Variable::leaf(own_chunks(x, cp));
-      const Variable y = context_parallel_attention(input, own, cp);
+      const Variable own_sinks = sinks_leaf();
+      const Variable y = context_parallel_attention(input, own, cp, own_sinks);
       backward(y, own_chunks(dy, cp));
       const Tolerance close{1e-5, 1e-5};
+      if (one.has_sinks) {
+        Tensor dsinks = own_sinks.grad();
+        comm::all_reduce(dsinks.view(), comm::Reduce::kSum, world, Stream{});
+        expect_close(dsinks, want_sinks.grad(), {1e-5, 1e-4}, "sinks");
+      }
       expect_close(y.data(), own_chunks(want_y.data(), cp), close, "y");
       expect_close(input.grad(), own_chunks(want_x.grad(), cp), close, "dqkv");
     });

@@ -23,11 +23,13 @@ namespace megatron {
 //
 //   qkv                      [s/cp, b, (n + 2 g) d]  keys rotated by their place in the sequence
 //   options.document_starts  [2, b, s/2cp] int32     by chunk; kAllToAll: [b, s], the whole
+//   sinks                    [n] fp32, as attention(); the gradient is of this rank's tokens, with
+//                            kAllToAll of its heads
 //   y                        [s/cp, b, n d]
 //
 // Saves what attention() does; kAllToAll one more tensor like y, the attention's output before it
 // is given back. A group of one calls attention(). REQUIRES: causal, no padding mask.
 Variable context_parallel_attention(const Variable& qkv, const AttentionOptions& options,
-                                    const ContextParallel& cp);
+                                    const ContextParallel& cp, const Variable& sinks = {});
 
 }  // namespace megatron

@@ -17,6 +17,7 @@ namespace {
 struct Piece {
   ExchangePiece exchange;
   AttentionOptions options;
+  int64_t first_head;  // among those of the tensor-parallel rank
 };
 
 // What the backward pass of a piece needs.
@@ -39,7 +40,7 @@ std::vector<Piece> pieces_of(int64_t batch, const AttentionOptions& options,
   for (const auto& [begin, size] :
        {std::pair{int64_t{0}, first}, std::pair{first, count - first}}) {
     if (size == 0) continue;
-    Piece piece{{.num_samples = batch, .groups = groups, .num_groups = groups}, options};
+    Piece piece{{.num_samples = batch, .groups = groups, .num_groups = groups}, options, 0};
     (by_sample ? piece.exchange.first_sample : piece.exchange.first_group) = begin;
     (by_sample ? piece.exchange.num_samples : piece.exchange.groups) = size;
     AttentionOptions& own = piece.options;
@@ -47,6 +48,7 @@ std::vector<Piece> pieces_of(int64_t batch, const AttentionOptions& options,
     own.num_heads = own.num_query_groups * heads_per_group;
     const int64_t head = (cp.rank() * groups + piece.exchange.first_group) * heads_per_group;
     own.first_head += head;
+    piece.first_head = head;
     if (own.alibi_slopes.defined()) {
       own.alibi_slopes = own.alibi_slopes.slice(head, own.num_heads);
     }
@@ -68,15 +70,18 @@ std::vector<SequenceToHeads> started(ConstView x, const std::vector<Piece>& piec
   return arriving;
 }
 
-SavedPiece attended(const Piece& piece, Tensor qkv) {
+SavedPiece attended(const Piece& piece, Tensor qkv, const Tensor& sinks) {
   const int64_t heads = piece.options.num_heads;
   const Stream stream = qkv.stream();
   const auto in =
       kernels::split_qkv(std::as_const(qkv).view(), heads, piece.options.num_query_groups);
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), stream);
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, stream);
+  kernels::AttentionSettings settings = attention_settings(piece.options, in.q.d);
+  const Tensor own = sinks.defined() ? sinks.slice(piece.first_head, heads) : Tensor();
+  if (own.defined()) settings.sinks = own.view();
   attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
-                             attention_settings(piece.options, in.q.d), stream);
+                             settings, stream);
   return {std::move(qkv), std::move(y), std::move(lse)};
 }
 
@@ -90,6 +95,13 @@ Tensor gradient_of(const Piece& piece, const SavedPiece& saved, const Tensor& dy
                       kernels::heads_of(saved.y.view(), heads), saved.lse.view(), in.q, in.k, in.v,
                       attention_settings(piece.options, in.q.d), dy.stream());
   return dqkv;
+}
+
+void add_sink_gradients(Tensor& dsinks, const Tensor& sinks, const Piece& piece,
+                        const SavedPiece& saved, const Tensor& dy) {
+  const int64_t heads = piece.options.num_heads;
+  Tensor sum = dsinks.slice(piece.first_head, heads);
+  add_inplace(sum, sink_gradients(sinks.slice(piece.first_head, heads), dy, saved.y, saved.lse));
 }
 
 // y [s/cp, b, w] of pieces x, which make_piece(i) computes; each goes back beside the next one.
@@ -114,7 +126,7 @@ Tensor given_back(const Shape& shape, const std::vector<Piece>& pieces, const Co
 }  // namespace
 
 Variable exchanged_attention(const Variable& qkv, const AttentionOptions& options,
-                             const ContextParallel& cp) {
+                             const ContextParallel& cp, const Variable& sinks) {
   const TraceRange range("attention", qkv.stream());
   const Stream stream = qkv.stream();
   const std::vector<Piece> pieces = pieces_of(qkv.size(1), options, cp);
@@ -124,19 +136,26 @@ Variable exchanged_attention(const Variable& qkv, const AttentionOptions& option
   std::vector<SequenceToHeads> arriving =
       started(std::as_const(qkv.data()).view(), pieces, cp, stream);
   std::vector<SavedPiece> saved;
+  const Tensor scores = sinks.defined() ? sinks.data() : Tensor();
   Tensor y = given_back(qkv.shape().with(2, options.num_heads * head_size), pieces, cp, qkv.dtype(),
                         stream, [&](size_t i) {
-                          saved.push_back(attended(pieces[i], arriving[i].take()));
+                          saved.push_back(attended(pieces[i], arriving[i].take(), scores));
                           return saved.back().y;
                         });
-  return record("exchanged_attention", y, {qkv},
-                [pieces, saved, cp, shape = qkv.shape()](const Tensor& dy, const Wants&) -> Grads {
-                  std::vector<SequenceToHeads> gradients =
-                      started(dy.view(), pieces, cp, dy.stream());
-                  return {given_back(shape, pieces, cp, dy.dtype(), dy.stream(), [&](size_t i) {
-                    return gradient_of(pieces[i], saved[i], gradients[i].take());
-                  })};
-                });
+  return record(
+      "exchanged_attention", y, {qkv, sinks},
+      [pieces, saved, cp, scores, shape = qkv.shape()](const Tensor& dy,
+                                                       const Wants& wants) -> Grads {
+        std::vector<SequenceToHeads> gradients = started(dy.view(), pieces, cp, dy.stream());
+        Tensor dsinks =
+            wants[1] ? zeros(scores.shape(), scores.dtype(), scores.stream()) : Tensor();
+        Tensor dqkv = given_back(shape, pieces, cp, dy.dtype(), dy.stream(), [&](size_t i) {
+          const Tensor own = gradients[i].take();
+          if (wants[1]) add_sink_gradients(dsinks, scores, pieces[i], saved[i], own);
+          return gradient_of(pieces[i], saved[i], own);
+        });
+        return {std::move(dqkv), std::move(dsinks)};
+      });
 }
 
 }  // namespace megatron

@@ -7,6 +7,6 @@ namespace megatron {
 
 // context_parallel_attention() of the whole sequence of a part of the heads.
 Variable exchanged_attention(const Variable& qkv, const AttentionOptions& options,
-                             const ContextParallel& cp);
+                             const ContextParallel& cp, const Variable& sinks);
 
 }  // namespace megatron

@@ -107,7 +107,7 @@ Tensor gradients(const ChunkedAttention& a, const Tensor& qkv, const Tensor& y, 
 }  // namespace
 
 Variable gathered_attention(const Variable& qkv, const AttentionOptions& options,
-                            const ContextParallel& cp) {
+                            const ContextParallel& cp, const Variable& sinks) {
   const TraceRange range("attention", qkv.stream());
   const ChunkedAttention a(qkv.data(), options, cp);
   const int64_t n = a.length;
@@ -124,10 +124,28 @@ Variable gathered_attention(const Variable& qkv, const AttentionOptions& options
                                lse_of_chunk(lse, half).view(), tokens_of(in.q, at, n), kv.k, kv.v,
                                settings_of(a, half, in.q.d, starts), qkv.stream());
   }
-  return record("gathered_attention", y, {qkv},
-                [a, qkv = qkv.data(), y, lse](const Tensor& dy, const Wants&) -> Grads {
-                  return {gradients(a, qkv, y, lse, dy)};
-                });
+  const Tensor scores = sinks.defined() ? sinks.data() : Tensor();
+  for (const size_t half : {size_t{0}, size_t{1}}) {
+    if (!scores.defined()) break;
+    Tensor own = y.slice(static_cast<int64_t>(half) * n, n);
+    Tensor own_lse = lse_of_chunk(lse, half);
+    kernels::add_attention_sinks(kernels::heads_of(own.view(), heads), own_lse.view(),
+                                 scores.view(), qkv.stream());
+  }
+  return record(
+      "gathered_attention", y, {qkv, sinks},
+      [a, qkv = qkv.data(), scores, y, lse](const Tensor& dy, const Wants& wants) -> Grads {
+        Grads grads = {gradients(a, qkv, y, lse, dy), Tensor()};
+        if (!wants[1]) return grads;
+        const auto of_chunk = [&](size_t half) {
+          const int64_t at = static_cast<int64_t>(half) * a.length;
+          return sink_gradients(scores, dy.slice(at, a.length), y.slice(at, a.length),
+                                lse_of_chunk(lse, half));
+        };
+        grads[1] = of_chunk(0);
+        add_inplace(grads[1], of_chunk(1));
+        return grads;
+      });
 }
 
 }  // namespace megatron

@@ -283,7 +283,7 @@ class RingGradients {
 }  // namespace
 
 Variable ring_attention(const Variable& qkv, const AttentionOptions& options,
-                        const ContextParallel& cp) {
+                        const ContextParallel& cp, const Variable& sinks) {
   const TraceRange range("attention", qkv.stream());
   const ChunkedAttention a(qkv.data(), options, cp);
   const int64_t heads = options.num_heads;
@@ -320,12 +320,18 @@ Variable ring_attention(const Variable& qkv, const AttentionOptions& options,
     ring.advance();
   }
   outputs.finish();
-  return record("ring_attention", y, {qkv},
-                [a, qkv = qkv.data(), y, lse](const Tensor& dy, const Wants&) -> Grads {
-                  Tensor dqkv = empty_like(qkv);
-                  RingGradients(a, qkv, y, lse, dy).run(dqkv);
-                  return {dqkv};
-                });
+  const Tensor scores = sinks.defined() ? sinks.data() : Tensor();
+  if (scores.defined()) {
+    kernels::add_attention_sinks(kernels::heads_of(y.view(), heads), lse.view(), scores.view(),
+                                 stream);
+  }
+  return record(
+      "ring_attention", y, {qkv, sinks},
+      [a, qkv = qkv.data(), scores, y, lse](const Tensor& dy, const Wants& wants) -> Grads {
+        Tensor dqkv = empty_like(qkv);
+        RingGradients(a, qkv, y, lse, dy).run(dqkv);
+        return {dqkv, wants[1] ? sink_gradients(scores, dy, y, lse) : Tensor()};
+      });
 }
 
 }  // namespace megatron
