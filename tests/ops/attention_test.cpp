@@ -1,6 +1,7 @@
 #include "megatron/ops/attention.h"
 
 #include "megatron/core/error.h"
+#include "megatron/ops/output_gate.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -162,6 +163,18 @@ TEST(AttentionOpTest, WindowCapAndSinks) {
            .terms = 64,
            .fp32_inputs = {1}});
   }
+}
+
+TEST(OutputGateTest, SplitsAndGates) {
+  check({.name = "output_gate",
+         .inputs = {random_normal({3, 2, (2 * 4 + 2 * 2) * 3}, {.seed = 1})},
+         .op =
+             [](const auto& in) {
+               const GatedProjection parts = split_output_gate(in[0], 4, 2);
+               return output_gate(attention(parts.qkv, {.num_heads = 4, .num_query_groups = 2}),
+                                  parts.gate);
+             },
+         .terms = 24});
 }
 
 // The fused layout: with one group, its query heads, then key, then value.

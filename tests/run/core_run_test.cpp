@@ -74,6 +74,13 @@ INSTANTIATE_TEST_SUITE_P(MultiToken, CoreRunTest,
                                          CoreCase{"mtp", "mtp2_per_token"}),
                          name_of_case);
 
+INSTANTIATE_TEST_SUITE_P(AttentionOptions, CoreRunTest,
+                         testing::Values(CoreCase{"attention", "sinks"},
+                                         CoreCase{"attention", "sinks_window"},
+                                         CoreCase{"attention", "offbyone"},
+                                         CoreCase{"attention", "qknorm_gate"}),
+                         name_of_case);
+
 // A run on several ranks follows that on one.
 struct CoreLayout {
   CoreCase run;
@@ -171,6 +178,13 @@ INSTANTIATE_TEST_SUITE_P(DetachedMultiToken, CoreLayoutTest,
                          [](const auto& one) { return one.param.name; });
 INSTANTIATE_TEST_SUITE_P(TiedMultiToken, CoreLayoutTest,
                          testing::ValuesIn(layouts_of({"mtp", "mtp2_tied"})),
+                         [](const auto& one) { return one.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Window, CoreLayoutTest,
+                         testing::ValuesIn(layouts_of({"attention", "sinks_window"})),
+                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(OutputGate, CoreLayoutTest,
+                         testing::ValuesIn(layouts_of({"attention", "qknorm_gate"})),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace
