@@ -147,6 +147,8 @@ ArgMap arg_map(const TrainingArgs& args) {
   bound = args;
   // Without the switch the groups equal the heads; the flag keeps its default.
   if (!args.transformer.group_query_attention) bound.transformer.num_query_groups = 1;
+  const int64_t window = args.transformer.attention_window;
+  if (window > 0) bound.legacy.window_size = {window - 1, 0};
   ArgMap map = flags.values(args.given);
 
   const ParallelConfig& parallel = args.parallel;
