@@ -175,7 +175,6 @@ __device__ __forceinline__ float bias_and_mask_columns(Scores<Shape>& x, const P
         }
       }
     }
-    may_be_large = true;
     factor = 1;
   }
   if (p.slopes != nullptr || factor <= 0) {

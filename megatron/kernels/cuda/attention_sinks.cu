@@ -25,28 +25,43 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = lane; c < d; c += kWarp) to[c] = from_float<T>(to_float(to[c]) * kept);
 }
 
-// One block for each head; its warps take the queries of all samples in turn.
+constexpr int kSinkThreads = 1024;
+
+// One block for each head. Its warps take the queries of all samples in turn, several at once.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSinkThreads)
     sink_gradients_kernel(float* dsinks, DeviceHeads<const T> dout, DeviceHeads<const T> out,
                           const float* lse, const float* sinks, int64_t b, int64_t s, int heads,
                           int d) {
-  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kWarps = kSinkThreads / kWarp;
+  constexpr int kAtOnce = 4;
   __shared__ float sums[kWarps];
   const int head = static_cast<int>(blockIdx.x);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float sink = sinks[head];
   float sum = 0;
-  for (int64_t batch = 0; batch < b; ++batch) {
-    for (int64_t i = warp; i < s; i += kWarps) {
-      const T* const row = out.row(batch, head, i);
-      const T* const drow = dout.row(batch, head, i);
-      const float probability = expf(sink - lse[(batch * heads + head) * s + i]);
-      for (int c = lane; c < d; c += kWarp) {
-        sum -= probability * to_float(row[c]) * to_float(drow[c]);
-      }
+  for (int64_t first = warp; first < b * s; first += kWarps * kAtOnce) {
+    const T* rows[kAtOnce];
+    const T* drows[kAtOnce];
+    float probabilities[kAtOnce];
+    float deltas[kAtOnce] = {};
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t at = first + j * kWarps;
+      const bool is_inside = at < b * s;
+      const int64_t batch = is_inside ? at / s : 0;
+      const int64_t i = is_inside ? at % s : 0;
+      rows[j] = out.row(batch, head, i);
+      drows[j] = dout.row(batch, head, i);
+      probabilities[j] = is_inside ? expf(sink - lse[(batch * heads + head) * s + i]) : 0.0f;
     }
+    for (int c = lane; c < d; c += kWarp) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) deltas[j] += to_float(rows[j][c]) * to_float(drows[j][c]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) sum -= probabilities[j] * deltas[j];
   }
   sum = warp_sum(sum);
   if (lane == 0) sums[warp] = sum;
@@ -75,7 +90,7 @@ void attention_sink_gradients(TensorView dsinks, ConstHeadsView dout, ConstHeads
                               ConstView lse, ConstView sinks, Stream stream) {
   if (out.heads == 0) return;
   dispatch_floating(out.dtype, "attention_sink_gradients", [&]<class T>() {
-    sink_gradients_kernel<T><<<static_cast<unsigned>(out.heads), kThreads, 0, native(stream)>>>(
+    sink_gradients_kernel<T><<<static_cast<unsigned>(out.heads), kSinkThreads, 0, native(stream)>>>(
         dsinks.as<float>(), heads_on_device<const T>(dout), heads_on_device<const T>(out),
         lse.as<float>(), sinks.as<float>(), out.b, out.s, static_cast<int>(out.heads),
         static_cast<int>(out.d));
