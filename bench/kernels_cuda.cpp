@@ -120,7 +120,8 @@ void residual_norms(int64_t rows, int64_t cols, Stream s) {
 }
 
 // Causal attention by cuDNN, and by own kernels for dropout and documents; attention to every key
-// by cuDNN, and by own kernels for padding.
+// by cuDNN, and by own kernels for padding. The same with sinks and with a window of 1024 tokens,
+// and with a cap of scores by own kernels.
 void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream s) {
   const Tensor qkv = some({length, samples, 3 * heads * d}, 1, s);
   const Tensor dout = some({length, samples, heads * d}, 1, s);
@@ -144,6 +145,16 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
   padded.key_padding_mask = hidden.view();
   kernels::AttentionSettings padded_dropping = padded;
   padded_dropping.dropout = dropping.dropout;
+  constexpr int64_t kWindow = 1024;
+  kernels::AttentionSettings window = plain;
+  window.window = kWindow;
+  kernels::AttentionSettings window_of_documents = documents;
+  window_of_documents.window = kWindow;
+  const Tensor scores = zeros({heads}, DType::kFloat32, s);
+  kernels::AttentionSettings sinks = plain;
+  sinks.sinks = scores.view();
+  kernels::AttentionSettings cap = plain;
+  cap.logit_cap = 50;
   const double flops = 2.0 * static_cast<double>(samples * heads * d) *
                        static_cast<double>(length) * static_cast<double>(length);
   const auto report = [&](const std::string& what, double count, double us) {
@@ -155,7 +166,10 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
        {std::pair("attention", plain), std::pair("attention, dropout", dropping),
         std::pair("attention, documents", documents), std::pair("attention, every key", whole),
         std::pair("attention, padding", padded),
-        std::pair("attention, padding, dropout", padded_dropping)}) {
+        std::pair("attention, padding, dropout", padded_dropping),
+        std::pair("attention, window", window),
+        std::pair("attention, window, documents", window_of_documents),
+        std::pair("attention, sinks", sinks), std::pair("attention, cap", cap)}) {
     Tensor forward({1 + kernels::attention_forward_workspace_bytes(y, lse.view(), in.q, in.k, in.v,
                                                                    settings, s)},
                    DType::kUInt8, s);
@@ -164,7 +178,10 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
                                                          in.q, in.k, in.v, settings, s)},
         DType::kUInt8, s);
     const auto& chosen = settings;
-    const double pairs = settings.is_causal ? 1 : 2;
+    const double part =
+        static_cast<double>(std::min(settings.window, length)) / static_cast<double>(length);
+    const double seen = settings.window > 0 ? part * (2 - part) : 1;
+    const double pairs = settings.is_causal ? seen : 2;
     report(name, pairs, us_of(s, [&] {
              kernels::attention_forward(y, lse.view(), in.q, in.k, in.v, chosen, forward.view(), s);
            }));
@@ -334,6 +351,7 @@ int main(int argc, char** argv) {
     attention(16, 1024, 16, 64, s);
     attention(8, 2048, 16, 128, s);
     attention(32, 512, 16, 64, s);
+    attention(1, 32768, 16, 128, s);
   }
   if (wants("pages")) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat8E4M3}) {
