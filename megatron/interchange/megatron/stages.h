@@ -47,7 +47,8 @@ class MegatronStages {
   int64_t split_rank_ = 0;
 };
 
-// The number of layers of the longest stack, or of one: "encoder" or "decoder".
+// The number of layers of the longest stack, or of one: "encoder" or "decoder". Those of further
+// tokens do not count.
 int64_t layers_in(const CheckpointContents& contents, std::string_view stack = {});
 
 // Reasons why the layers cannot be divided so, one sentence each.
