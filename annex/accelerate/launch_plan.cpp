@@ -10,7 +10,6 @@
 #include "annex/accelerate/plugin_settings.h"
 #include "megatron/core/error.h"
 #include "megatron/core/number_text.h"
-#include "megatron/data/python_json.h"
 
 namespace megatron::frontends {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
-#include "megatron/data/python_json.h"
+#include "megatron/core/number_text.h"
 
 namespace megatron::frontends {
 namespace {

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "megatron/core/error.h"
+#include "megatron/core/number_text.h"
 #include "megatron/core/printable.h"
-#include "megatron/data/python_json.h"
 
 namespace megatron::frontends {
 namespace {

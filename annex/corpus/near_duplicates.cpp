@@ -9,8 +9,8 @@
 #include "annex/corpus/json_object.h"
 #include "annex/corpus/min_hash.h"
 #include "megatron/core/error.h"
+#include "megatron/core/number_text.h"
 #include "megatron/data/numpy_random.h"
-#include "megatron/data/python_json.h"
 
 namespace megatron::corpus {
 namespace {

@@ -14,7 +14,7 @@
 #include "megatron/core/file.h"
 #include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
-#include "megatron/data/python_json.h"
+#include "megatron/core/number_text.h"
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/folder.h"

@@ -1,7 +1,8 @@
 #include "megatron/core/number_text.h"
 
+#include <array>
 #include <charconv>
-#include <string>
+#include <cmath>
 
 namespace megatron {
 namespace {
@@ -36,5 +37,19 @@ std::optional<Number> parsed(std::string_view typed) {
 
 std::optional<int64_t> integer_of(std::string_view word) { return parsed<int64_t>(word); }
 std::optional<double> number_of(std::string_view word) { return parsed<double>(word); }
+
+std::string python_repr(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
+  const double size = std::fabs(value);
+  const bool exponent = size != 0 && (size < 1e-4 || size >= 1e16);
+  std::array<char, 64> buffer;
+  const auto [end, error] =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                    exponent ? std::chars_format::scientific : std::chars_format::fixed);
+  std::string text(buffer.data(), end);
+  if (!exponent && text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
 
 }  // namespace megatron

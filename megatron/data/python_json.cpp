@@ -1,9 +1,8 @@
 #include "megatron/data/python_json.h"
 
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "megatron/core/number_text.h"
 
 namespace megatron {
 namespace {
@@ -40,20 +39,6 @@ void append(std::string& out, const Json& value, size_t depth) {
 }
 
 }  // namespace
-
-std::string python_repr(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-  const double size = std::fabs(value);
-  const bool exponent = size != 0 && (size < 1e-4 || size >= 1e16);
-  std::array<char, 64> buffer;
-  const auto [end, error] =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
-                    exponent ? std::chars_format::scientific : std::chars_format::fixed);
-  std::string text(buffer.data(), end);
-  if (!exponent && text.find('.') == std::string::npos) text += ".0";
-  return text;
-}
 
 std::string python_json(const nlohmann::ordered_json& value) {
   std::string out;

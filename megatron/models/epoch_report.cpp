@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "megatron/core/log.h"
-#include "megatron/data/python_json.h"
+#include "megatron/core/number_text.h"
 
 namespace megatron {
 

@@ -138,6 +138,23 @@ bool is_control_or_format(char32_t value) {
 
 bool is_private_use(char32_t value) { return category_of(value) == UTF8PROC_CATEGORY_CO; }
 
+bool is_printable(char32_t value) {
+  switch (category_of(value)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    case UTF8PROC_CATEGORY_ZS:
+      return value == 0x20;
+    default:
+      return true;
+  }
+}
+
 bool is_punctuation(char32_t value) {
   if (value < 0x80) {
     return is_between(value, 33, 47) || is_between(value, 58, 64) || is_between(value, 91, 96) ||
@@ -236,6 +253,18 @@ std::u32string lower_case(std::u32string_view text) {
   lower.reserve(text.size());
   for (const char32_t value : text) append_lower(lower, value);
   return lower;
+}
+
+std::u32string upper_case(std::u32string_view text) {
+  std::u32string upper;
+  for (const char32_t value : text) {
+    if (value == 0xDF) {
+      upper += U"SS";
+    } else {
+      upper += static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(value)));
+    }
+  }
+  return upper;
 }
 
 std::u32string lower_case_in_context(std::u32string_view text) {

@@ -20,6 +20,7 @@ bool is_nonspacing_mark(char32_t value);    // Mn
 bool is_space_separator(char32_t value);    // Zs
 bool is_control_or_format(char32_t value);  // Cc, Cf
 bool is_private_use(char32_t value);        // Co
+bool is_printable(char32_t value);          // not C*, Zl, Zp or Zs; U+0020 is
 bool is_punctuation(char32_t value);        // P*, and all ASCII symbols
 // \w: alphabetic characters, marks, decimal digits, connectors, joiners.
 bool is_word_character(char32_t value);
@@ -39,7 +40,11 @@ bool begins_nfc(char32_t value);
 
 // Lower case of each code point on its own: U+0130 becomes two.
 std::u32string lower_case(std::u32string_view text);
-// The same, but U+03A3 at the end of a word becomes U+03C2 (Unicode 15.0, sec. 3.13).
+// Upper case of each code point on its own: U+00DF becomes SS; of other code points, only those
+// mappings that do not change the number of code points.
+std::u32string upper_case(std::u32string_view text);
+// The same as lower_case(), but U+03A3 at the end of a word becomes U+03C2 (Unicode 15.0,
+// sec. 3.13).
 std::u32string lower_case_in_context(std::u32string_view text);
 
 }  // namespace megatron
