@@ -61,8 +61,10 @@ FlagTable flags_of(ServeFlags& flags) {
             "Allowed origins of web pages: https://chat.example.org, or * for any.");
   table.add_optional("--served-model-name", flags.served_model_name,
                      "Name of the model for clients instead of the last part of --load.");
-  table.add("--chat-template", flags.chat_template,
-            "Chat template: auto, plain, chatml, llama2, llama3 or zephyr.");
+  table.add(
+      "--chat-template", flags.chat_template,
+      "Chat template: auto (the model's), plain, chatml, llama2, llama3, zephyr, or a file with "
+      "a template in Jinja.");
   table.add("--seed", flags.seed, "Seed of requests without one.");
   table.add_switch("--strict-http-status", flags.strict_http_status,
                    "/api: status 400 for all invalid requests; Megatron-LM sends 200 for most.");
@@ -129,8 +131,9 @@ std::vector<std::string> problems(const ServeFlags& flags) {
   at_least("--drain-timeout", flags.drain_timeout_s, 0);
   const std::vector<std::string> known = serve::known_chat_templates();
   if (flags.chat_template != "auto" &&
-      std::find(known.begin(), known.end(), flags.chat_template) == known.end()) {
-    found.push_back(fmt::format("--chat-template {} is not known; use auto, {}",
+      std::find(known.begin(), known.end(), flags.chat_template) == known.end() &&
+      !std::filesystem::is_regular_file(flags.chat_template)) {
+    found.push_back(fmt::format("--chat-template {} is not known; use auto, {} or a file",
                                 flags.chat_template, fmt::join(known, ", ")));
   }
   return found;
@@ -163,17 +166,22 @@ class StopOnSignal {
   std::thread watcher_;
 };
 
-// Recognized in the folder of the tokenizer, or else of the model.
-std::string chat_template(const ServeFlags& flags, const Tokenizer& tokenizer) {
-  if (flags.chat_template != "auto") return flags.chat_template;
-  const std::filesystem::path source = tokenizer.source();
-  const std::filesystem::path folder =
-      std::filesystem::is_directory(source) ? source : source.parent_path();
-  for (const std::filesystem::path& place : {folder, std::filesystem::path(flags.model.load)}) {
-    if (place.empty()) continue;
-    if (auto found = serve::chat_template_of(place)) return *found;
+// The given one, or that of the folder of the tokenizer, or else of the model.
+serve::ChatTemplate chat_template(const ServeFlags& flags, const Tokenizer& tokenizer) {
+  namespace fs = std::filesystem;
+  if (flags.chat_template != "auto") {
+    const std::vector<std::string> known = serve::known_chat_templates();
+    const bool is_known = std::find(known.begin(), known.end(), flags.chat_template) != known.end();
+    return is_known ? serve::ChatTemplate::built_in(flags.chat_template)
+                    : serve::ChatTemplate::of_file(flags.chat_template, tokenizer);
   }
-  return "plain";
+  const fs::path source = tokenizer.source();
+  const fs::path folder = fs::is_directory(source) ? source : source.parent_path();
+  for (const fs::path& place : {folder, fs::path(flags.model.load)}) {
+    if (place.empty()) continue;
+    if (auto found = serve::ChatTemplate::of_folder(place, tokenizer)) return std::move(*found);
+  }
+  return serve::ChatTemplate::built_in("plain");
 }
 
 // State of rank 0 besides its part of the model.
@@ -243,7 +251,8 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   std::optional<StopOnSignal> watch;
   if (front != nullptr) {
     print_line(fmt::format("serving {} at http://{}:{} (chat template {})", front->served.name,
-                           flags.server.host, front->server.port(), front->served.chat_template));
+                           flags.server.host, front->server.port(),
+                           front->served.chat_template.name()));
     watch.emplace(service, std::chrono::seconds(flags.drain_timeout_s));
   }
   service.run();

@@ -496,6 +496,7 @@ Value replace_filter(Interpreter&, const Value& subject, const Arguments& argume
 
 Value attr_filter(Interpreter& interpreter, const Value& subject, const Arguments& arguments) {
   const Bound bound(arguments, "attr", {"name"}, 1);
+  require_defined(subject);
   const std::string& name = bound.text(0);
   const bool is_attribute = subject.object() != nullptr || has_method(subject, name);
   if (is_attribute) return interpreter.attribute(subject, name);

@@ -191,8 +191,8 @@ class PercentArguments {
     return *value;
   }
   void finish() const {
-    const bool is_scalar =
-        arguments_.text() != nullptr || arguments_.is_none() || as_number(arguments_).has_value();
+    const bool is_scalar = arguments_.sequence() == nullptr && arguments_.mapping() == nullptr &&
+                           !arguments_.is_undefined();
     const bool has_more =
         tuple_ != nullptr ? num_used_ < tuple_->items.size() : num_used_ == 0 && is_scalar;
     if (has_more) throw Fault("not all arguments converted during string formatting");
@@ -218,7 +218,8 @@ std::string percent_piece(const Value& value, char type, Spec spec) {
     if (spec.align == '=') spec.align = '>';
     return formatted(Value(std::move(text)), spec);
   }
-  if (!as_number(value)) {
+  const bool needs_integer = is_any_of(type, "xXo") && !as_integer(value);
+  if (!as_number(value) || needs_integer) {
     throw Fault(fmt::format("%{} format: a number is required, not {}", type, type_name(value)));
   }
   spec.type = type == 'i' || type == 'u' ? 'd' : type;

@@ -211,7 +211,7 @@ Value value_of_json(std::string_view text) {
   if (builder.is_too_deep()) {
     throw FormatError(fmt::format("the JSON is nested deeper than {} levels", kMaxJsonDepth));
   }
-  throw FormatError("the JSON " + json_problem(text, builder.byte()));
+  throw FormatError("the text " + json_problem(text, builder.byte()));
 }
 
 }  // namespace megatron::jinja

@@ -36,7 +36,7 @@ int64_t num_lines(std::string_view text) { return std::count(text.begin(), text.
 
 class Lexer {
  public:
-  explicit Lexer(std::string_view source) : source_(with_plain_newlines(source)) {}
+  explicit Lexer(std::string_view source) : source_(with_plain_newlines(with_valid_utf8(source))) {}
 
   std::vector<Token> tokens() {
     while (!rest().empty()) read_text();

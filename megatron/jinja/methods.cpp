@@ -280,8 +280,7 @@ bool is_among(std::string_view name, std::initializer_list<std::string_view> nam
 
 bool has_method(const Value& value, std::string_view name) {
   if (value.text() != nullptr) return text_method_of(name) != nullptr;
-  if (value.mapping() != nullptr)
-    return is_among(name, {"get", "items", "keys", "values", "copy"});
+  if (value.mapping() != nullptr) return is_among(name, {"get", "items", "keys", "values", "copy"});
   if (const Sequence* sequence = value.sequence()) {
     if (!sequence->is_indexed()) return false;
     return is_among(name, {"count", "index"}) ||
@@ -297,7 +296,7 @@ bool is_changing_method(const Value& value, std::string_view name) {
   const Sequence* sequence = value.sequence();
   return sequence != nullptr && sequence->kind == Sequence::kList &&
          is_among(name,
-                   {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"});
+                  {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"});
 }
 
 Value call_method(Interpreter& interpreter, const Value& value, std::string_view name,

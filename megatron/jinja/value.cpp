@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <string_view>
 
 #include "megatron/core/number_text.h"
 #include "megatron/jinja/text.h"
@@ -13,7 +15,7 @@ namespace megatron::jinja {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{64} << 20;  // bytes of a text, elements of a list
-constexpr int64_t kMaxValueDepth = 100;               // levels of lists and mappings
+constexpr int64_t kMaxValueDepth = 100;          // levels of lists and mappings
 
 int64_t depth_of(const Value& value) {
   if (const Sequence* sequence = value.sequence()) return sequence->depth;
@@ -46,6 +48,18 @@ bool is_numeric(const Value& value) { return as_number(value).has_value(); }
 long double exact_number(const Value& value) {
   if (const auto integer = as_integer(value)) return static_cast<long double>(*integer);
   return static_cast<long double>(*value.get_if<double>());
+}
+
+size_t hash_of(std::string_view key) { return std::hash<std::string_view>()(key); }
+
+void require_hashable(const Value& key) {
+  const Sequence* sequence = key.sequence();
+  const bool is_list = sequence != nullptr && sequence->kind != Sequence::kTuple;
+  if (is_list || key.mapping() != nullptr) {
+    throw Fault(fmt::format("unhashable type: '{}'", type_name(key)));
+  }
+  if (sequence == nullptr) return;
+  for (const Value& item : sequence->items) require_hashable(item);
 }
 
 }  // namespace
@@ -99,11 +113,26 @@ Value Object::call(Interpreter&, const Arguments&) {
   throw Fault(fmt::format("'{}' object is not callable", type()));
 }
 
-std::optional<size_t> Mapping::place_of(const Value& key) const {
-  if (const std::string* text = key.text()) {
-    const auto place = texts_.find(std::string_view(*text));
-    return place == texts_.end() ? std::nullopt : std::optional(place->second);
+std::optional<size_t> Mapping::place_of(std::string_view key) const {
+  const auto has_key = [&](size_t place) {
+    const std::string* text = entries[place].first.text();
+    return text != nullptr && *text == key;
+  };
+  if (slots_.empty()) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (has_key(i)) return i;
+    }
+    return std::nullopt;
   }
+  const size_t mask = slots_.size() - 1;
+  for (size_t at = hash_of(key) & mask; slots_[at] != 0; at = (at + 1) & mask) {
+    if (has_key(slots_[at] - 1)) return slots_[at] - 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> Mapping::place_of(const Value& key) const {
+  if (const std::string* text = key.text()) return place_of(std::string_view(*text));
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i].first.text() == nullptr && are_equal(entries[i].first, key)) return i;
   }
@@ -116,22 +145,36 @@ const Value* Mapping::find(const Value& key) const {
 }
 
 const Value* Mapping::find(std::string_view key) const {
-  const auto place = texts_.find(key);
-  return place == texts_.end() ? nullptr : &entries[place->second].second;
+  const auto place = place_of(key);
+  return place ? &entries[*place].second : nullptr;
+}
+
+// At most half of the slots are taken.
+void Mapping::add_slot(size_t place) {
+  constexpr size_t kFew = 8;
+  if (entries.size() <= kFew) return;
+  const auto put = [&](size_t index) {
+    const std::string* text = entries[index].first.text();
+    if (text == nullptr) return;
+    const size_t mask = slots_.size() - 1;
+    size_t at = hash_of(*text) & mask;
+    while (slots_[at] != 0) at = (at + 1) & mask;
+    slots_[at] = static_cast<uint32_t>(index + 1);
+  };
+  if (entries.size() * 2 <= slots_.size()) return put(place);
+  slots_.assign(std::bit_ceil(entries.size() * 4), 0);
+  for (size_t i = 0; i < entries.size(); ++i) put(i);
 }
 
 void Mapping::set(Value key, Value value) {
-  const bool is_list = key.sequence() != nullptr && key.sequence()->kind != Sequence::kTuple;
-  if (is_list || key.mapping() != nullptr) {
-    throw Fault(fmt::format("unhashable type: '{}'", type_name(key)));
-  }
+  require_hashable(key);
   depth = with_level(with_level(depth, key), value);
   if (const auto place = place_of(key)) {
     entries[*place].second = std::move(value);
     return;
   }
-  if (const std::string* text = key.text()) texts_.emplace(*text, entries.size());
   entries.emplace_back(std::move(key), std::move(value));
+  add_slot(entries.size() - 1);
 }
 
 std::string_view type_name(const Value& value) {
@@ -248,7 +291,10 @@ bool contains(const Value& container, const Value& item) {
     return std::any_of(sequence->items.begin(), sequence->items.end(),
                        [&](const Value& one) { return are_equal(one, item); });
   }
-  if (const Mapping* mapping = container.mapping()) return mapping->find(item) != nullptr;
+  if (const Mapping* mapping = container.mapping()) {
+    require_hashable(item);
+    return mapping->find(item) != nullptr;
+  }
   throw Fault(fmt::format("argument of type '{}' is not iterable", type_name(container)));
 }
 

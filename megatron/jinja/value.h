@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -99,10 +98,10 @@ struct Mapping {
 
  private:
   std::optional<size_t> place_of(const Value& key) const;
-  struct Hash : std::hash<std::string_view> {
-    using is_transparent = void;
-  };
-  std::unordered_map<std::string, size_t, Hash, std::equal_to<>> texts_;  // places of text keys
+  std::optional<size_t> place_of(std::string_view key) const;
+  void add_slot(size_t place);
+  // A hash table of the places of text keys, counted from 1; empty while there are few.
+  std::vector<uint32_t> slots_ = {};
 };
 
 class Interpreter;

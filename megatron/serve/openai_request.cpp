@@ -9,7 +9,7 @@
 
 #include "megatron/core/json.h"
 #include "megatron/core/printable.h"
-#include "megatron/serve/chat_template.h"
+#include "megatron/serve/chat_request.h"
 #include "megatron/serve/request_body.h"
 
 namespace megatron::serve {
@@ -81,7 +81,7 @@ bool are_ids(const json& list) {
   });
 }
 
-void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
+void require_room(const ServedModel& model, const std::string& text) {
   if (!model.may_hold(text)) {
     throw ApiError(400,
                    fmt::format("This model's maximum context length is {} tokens. However, your "
@@ -89,6 +89,10 @@ void add_text(const ServedModel& model, Completion& completion, const std::strin
                                model.max_positions, text.size()),
                    "messages", "context_length_exceeded");
   }
+}
+
+void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
+  require_room(model, text);
   std::vector<int32_t> ids = model.tokenizer.encode(text);
   if (ids.empty() && model.empty_prompt()) ids = {*model.empty_prompt()};
   completion.prompts.push_back(std::move(ids));
@@ -132,39 +136,42 @@ void take_prompt(const ServedModel& model, const json& request, Completion& comp
   }
 }
 
-// The text of a message: a string, or a list of {"type": "text", "text": ...}.
-std::string text_of_content(const json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string text;
-  if (!content.is_array()) refuse("messages", "need a content that is text");
-  for (const json& part : content) {
-    const bool is_text = part.is_object() && part.value("type", json()) == "text" &&
-                         part.contains("text") && part["text"].is_string();
-    if (!is_text) refuse("messages", "may have parts of type text only: this model reads text");
-    text += part["text"].get<std::string>();
-  }
-  return text;
+// The ids of a prompt that has all special tokens: without those that the tokenizer adds to any
+// text, as to the empty one.
+std::vector<int32_t> ids_without_additions(const Tokenizer& tokenizer, const std::string& text,
+                                           const std::string& begin) {
+  const std::vector<int32_t> added = tokenizer.encode("");
+  const bool has_begin =
+      !added.empty() && added.front() == tokenizer.special_id(SpecialToken::kBos);
+  const auto end = static_cast<int64_t>(added.size()) - (has_begin ? 1 : 0);
+  const auto encoded = [&](std::string_view words) {
+    std::vector<int32_t> ids = tokenizer.encode(words);
+    ids.resize(ids.size() - static_cast<size_t>(end));
+    return ids;
+  };
+  std::vector<int32_t> ids = encoded(text);
+  if (!has_begin || ids.empty()) return ids;
+  const bool writes_begin = !begin.empty() && text.starts_with(begin);
+  const bool reads_begin = ids.size() > 1 && ids[1] == ids[0];
+  // A tokenizer that reads special tokens as words.
+  if (writes_begin && !reads_begin) return encoded(std::string_view(text).substr(begin.size()));
+  ids.erase(ids.begin());
+  return ids;
 }
 
-void take_messages(const ServedModel& model, const json& request, Completion& completion) {
-  const json* list = given(request, "messages");
-  if (list == nullptr || !list->is_array() || list->empty()) {
-    refuse("messages", "must be a list of at least one message");
+void take_messages(const ServedModel& model, const std::string& body, Completion& completion) {
+  const ChatTemplate& chat_template = model.chat_template;
+  std::string text = chat_prompt(chat_template, body);
+  if (model.has_encoder() || !chat_template.writes_special_tokens()) {
+    return add_text(model, completion, text);
   }
-  std::vector<ChatMessage> messages;
-  for (const json& message : *list) {
-    const bool is_message = message.is_object() && message.contains("role") &&
-                            message["role"].is_string() && message.contains("content");
-    if (!is_message) refuse("messages", "must be objects with role and content");
-    std::string role = message["role"].get<std::string>();
-    if (role == "developer") role = "system";
-    messages.push_back({std::move(role), text_of_content(message["content"])});
+  require_room(model, text);
+  completion.prompts.push_back(ids_without_additions(
+      model.tokenizer, text, chat_template.special_token("bos_token").value_or("")));
+  if (completion.prompts.back().empty()) {
+    throw ApiError(400, "messages become an empty prompt in the chat template", "messages");
   }
-  try {
-    add_text(model, completion, chat_prompt(model.chat_template, messages));
-  } catch (const ConfigError& error) {
-    throw ApiError(400, error.what(), "messages");
-  }
+  completion.prompt_texts.push_back(std::move(text));
 }
 
 void take_sampling(const json& request, SamplingOptions& sampling) {
@@ -213,9 +220,8 @@ void take_logprobs(const json& request, Completion& completion) {
 void take_stops(const ServedModel& model, const json& request, Completion& completion) {
   completion.stop_strings = texts_of(request, "stop", kMaxStops);
   if (completion.is_chat) {
-    for (std::string& stop : chat_stops(model.chat_template)) {
-      completion.stop_strings.push_back(std::move(stop));
-    }
+    const std::vector<std::string>& stops = model.chat_template.stops();
+    completion.stop_strings.insert(completion.stop_strings.end(), stops.begin(), stops.end());
   }
   if (const json* ids = given(request, "stop_token_ids")) {
     if (!ids->is_array() || !are_ids(*ids)) refuse("stop_token_ids", "must be a list of token ids");
@@ -253,10 +259,11 @@ void take_length(const ServedModel& model, const json& request, Completion& comp
       int_of(request, "min_tokens", 0, 0, completion.base.max_new_tokens);
 }
 
-void refuse_what_is_missing(const json& request) {
-  for (const char* name : {"tools", "functions", "response_format", "suffix", "audio",
-                           "guided_json", "guided_regex", "guided_choice"}) {
+void refuse_what_is_missing(const json& request, bool is_chat) {
+  for (const char* name : {"tools", "functions", "chat_template", "response_format", "suffix",
+                           "audio", "guided_json", "guided_regex", "guided_choice"}) {
     const json* value = given(request, name);
+    if (is_chat && name == std::string_view("tools")) continue;
     if (value == nullptr || value->empty() || *value == "") continue;
     if (value->is_object() && value->value("type", json()) == "text") continue;
     refuse(name, "is not available in this server; leave it out");
@@ -300,7 +307,8 @@ json object_of(const std::string& body) {
   return value;
 }
 
-Completion completion_of(ServedModel& model, const json& request, bool is_chat) {
+Completion completion_of(ServedModel& model, const std::string& body, bool is_chat) {
+  json request = object_of(body);
   Completion completion;
   completion.is_chat = is_chat;
   if (const json* name = given(request, "model")) {
@@ -312,9 +320,13 @@ Completion completion_of(ServedModel& model, const json& request, bool is_chat) 
                      "model", "model_not_found");
     }
   }
-  refuse_what_is_missing(request);
+  refuse_what_is_missing(request, is_chat);
   if (is_chat) {
-    take_messages(model, request, completion);
+    // The template gets values of its own, with keys in their order.
+    for (const char* name : {"messages", "tools", "documents", "chat_template_kwargs"}) {
+      request.erase(name);
+    }
+    take_messages(model, body, completion);
   } else {
     take_prompt(model, request, completion);
     completion.echo = bool_of(request, "echo");

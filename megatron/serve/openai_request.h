@@ -43,8 +43,8 @@ struct Completion {
   bool continues_prompts() const { return base.prompt.empty(); }
 };
 
-// Throws ApiError, which names the field.
-Completion completion_of(ServedModel& model, const nlohmann::json& request, bool is_chat);
+// The completion of a request's body. Throws ApiError, which names the field.
+Completion completion_of(ServedModel& model, const std::string& body, bool is_chat);
 
 // The engine's requests for all choices: those of the first prompt, then those of the next one.
 std::vector<Request> requests_of(const Completion& completion);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/serve/chat_template.h"
 #include "megatron/serve/service.h"
 #include "megatron/tokenizers/tokenizer.h"
 
@@ -21,7 +22,7 @@ struct ServedModel {
   std::string name;
   int64_t vocab_size = 0;  // ids with a meaning; larger ones are padding
   int64_t max_positions = 0;
-  std::string chat_template;                  // a name of chat_template.h
+  ChatTemplate chat_template;
   std::chrono::milliseconds request_time{0};  // time-out for all tokens of a request; 0: none
   int64_t max_tokens_to_oom = 12000;          // /api: of a request, padded
   bool strict_http_status = false;            // /api: status 400 for all invalid requests

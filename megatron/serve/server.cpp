@@ -283,7 +283,7 @@ struct Server::Routes {
   void answer_completion(const httplib::Request& request, httplib::Response& response,
                          bool is_chat) {
     auto turn = HttpServer::turn(request.body);
-    Completion completion = completion_of(model, object_of(request.body), is_chat);
+    Completion completion = completion_of(model, request.body, is_chat);
     if (turn) turn.unlock();
     HttpServer::give_memory_back();
     if (!completion.stream) {

@@ -19,6 +19,7 @@
 #include "megatron/serve/chat_template.h"
 #include "megatron/serve/megatron_api.h"
 #include "megatron/serve/openai_answer.h"
+#include "megatron/tokenizers/unicode.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/serve/plain_socket.h"
 #include "tests/serve/running_server.h"
@@ -52,7 +53,11 @@ const char* const kChats[] = {
     R"({"messages":[{"role":"system","content":"be kind"},{"role":"user","content":"Hi"}],
         "max_tokens":2,"logprobs":true,"top_logprobs":2})",
     R"({"messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}],"stream":true,
-        "max_completion_tokens":1,"user":"me","response_format":{"type":"text"}})"};
+        "max_completion_tokens":1,"user":"me","response_format":{"type":"text"}})",
+    R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"tool_calls":
+        [{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]}],"tools":
+        [{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"auto",
+        "chat_template_kwargs":{"x":[1]},"continue_final_message":true,"max_tokens":1})"};
 
 template <size_t n>
 std::string one_of(const char* const (&texts)[n], Mutator& mutator) {
@@ -121,7 +126,7 @@ void read_completion(RunningServer& server, Mutator& mutator, Counts& counts) {
   const std::string body =
       damaged(is_chat ? one_of(kChats, mutator) : one_of(kCompletions, mutator), mutator);
   try {
-    const Completion completion = completion_of(server.served, object_of(body), is_chat);
+    const Completion completion = completion_of(server.served, body, is_chat);
     const CompletionAnswer answer(server.served, completion);
     for (const Request& request : requests_of(completion)) {
       if (request.prompt.empty()) throw InternalError("an empty prompt was taken: " + body);
@@ -200,17 +205,26 @@ void ask_over_http(RunningServer& server, Mutator& mutator, Counts& counts) {
 }
 
 // The files in which a folder of Hugging Face has its chat template.
-void read_template(const std::filesystem::path& folder, Mutator& mutator, Counts& counts) {
-  const json config = {{"chat_template", "{% for m in messages %}<|im_start|>{{ m['role'] }}"},
+void read_template(const std::filesystem::path& folder, const Tokenizer& tokenizer,
+                   Mutator& mutator, Counts& counts) {
+  const json config = {{"chat_template",
+                        "{% for m in messages %}<|im_start|>{{ m['role'] | upper }}"
+                        "{{ m.content.split('a', 2)[1:] | join('-') }}{% endfor %}"},
                        {"bos_token", "<s>"}};
   std::ofstream(folder / "tokenizer_config.json") << damaged(config.dump(), mutator);
-  std::vector<ChatMessage> messages;
+  std::vector<jinja::Value> messages;
   for (uint64_t i = mutator.below(5); i > 0; --i) {
     constexpr const char* kRoles[] = {"user", "assistant", "system", "tool", ""};
-    messages.push_back({kRoles[mutator.below(5)], mutator.noise(mutator.below(20))});
+    jinja::Mapping message;
+    message.set("role", jinja::Value(std::string(kRoles[mutator.below(5)])));
+    message.set("content", jinja::Value(with_valid_utf8(mutator.noise(mutator.below(20)))));
+    messages.push_back(jinja::Value::mapping(std::move(message)));
   }
   try {
-    chat_prompt(chat_template_of(folder.string()).value_or("plain"), messages);
+    jinja::Mapping variables;
+    variables.set("messages", jinja::Value::list(std::move(messages)));
+    const auto chat_template = ChatTemplate::of_folder(folder, tokenizer);
+    if (chat_template) chat_template->prompt(std::move(variables));
     ++counts.answered;
   } catch (const InternalError&) {
     throw;
@@ -241,7 +255,7 @@ int fuzz(double seconds, uint64_t seed) {
       } else if (which < 10) {
         ask_api(server, mutator, counts);
       } else if (which < 15) {
-        read_template(folder.path(), mutator, counts);
+        read_template(folder.path(), *server.tokenizer, mutator, counts);
       } else {
         read_completion(server, mutator, counts);
       }

@@ -300,7 +300,7 @@ TEST_F(ConvertTest, ACheckpointGivesItsTokenizerAndTemplates) {
 
   for (const char* model : {"save", "hf"}) {
     Running server("serve", {"--load", path(model).string(), "--port", "0", "--device", "cpu"});
-    EXPECT_TRUE(server.wait_for("(chat template chatml)"));
+    EXPECT_TRUE(server.wait_for("(chat template chat_template.jinja)"));
     server.send(SIGTERM);
     EXPECT_EQ(server.finish().exit_code, 0);
   }

@@ -252,7 +252,7 @@ TEST(HostileRequestTest, ANullTokenizerAnswersMegatronsRequests) {
                      .name = "null",
                      .vocab_size = 100,
                      .max_positions = 64,
-                     .chat_template = "plain"};
+                     .chat_template = ChatTemplate::built_in("plain")};
   std::thread engine([&] { service.run(); });
   const auto put = [&](const char* body) { return megatron_api(served, body, "application/json"); };
   const Answer plain = put(R"({"prompts":["5 17 60"],"tokens_to_generate":2,"top_k":1})");

@@ -105,7 +105,7 @@ struct ServerOf {
                      .name = "tiny",
                      .vocab_size = tokenizer->vocab_size(),
                      .max_positions = 64,
-                     .chat_template = "plain",
+                     .chat_template = ChatTemplate::built_in("plain"),
                      .end_tokens = {tokenizer->eod()}};
   std::unique_ptr<Server> server;
   std::thread engine;
