@@ -94,7 +94,8 @@ Value message_of(const Value& given_message, bool has_developer_role) {
   }
   Mapping message;
   for (const auto& [key, value] : fields->entries) {
-    if (!value.is_none()) message.set(key, value);
+    const bool is_content = key.text() != nullptr && *key.text() == "content";
+    if (is_content || !value.is_none()) message.set(key, value);
   }
   if (*role == "developer" && !has_developer_role) {
     message.set("role", Value(std::string("system")));
