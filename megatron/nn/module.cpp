@@ -165,7 +165,9 @@ void first_value(const std::string& name, const ParameterInfo& info, Tensor data
   const Sharding& sharding = info.sharding;
   const Shape whole = sharding.whole(data.shape());
   const uint64_t key = mixed_key(seed, hash_of(name));
-  if (sharding.is_whole()) return fill(std::move(data), {}, whole, info.init, key);
+  const bool is_constant =
+      info.init.kind == Init::Kind::kZeros || info.init.kind == Init::Kind::kOnes;
+  if (is_constant || sharding.is_whole()) return fill(std::move(data), {}, whole, info.init, key);
   for (const Sharding::Block& block : sharding.blocks(data.shape())) {
     fill_block(data, block, whole, info.init, key);
   }

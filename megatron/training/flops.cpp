@@ -5,6 +5,23 @@
 
 namespace megatron {
 
+namespace {
+
+// The width of the MLPs that a token goes through, on average over the layers.
+double ffn_width(const TransformerConfig& config) {
+  if (!config.has_experts()) return static_cast<double>(config.ffn_hidden_size);
+  double sum = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    sum += static_cast<double>(config.has_experts(layer)
+                                   ? config.moe_router_topk * config.moe_ffn_hidden_size +
+                                         config.moe_shared_expert_intermediate_size
+                                   : config.ffn_hidden_size);
+  }
+  return sum / static_cast<double>(config.num_layers);
+}
+
+}  // namespace
+
 double attention_products(const TransformerConfig& config) {
   const auto h = static_cast<double>(config.hidden_size);
   const auto n = static_cast<double>(config.num_attention_heads);
@@ -38,7 +55,7 @@ double attention_layers(const TransformerConfig& config) {
 
 double standard_flops(const TransformerConfig& config, int64_t batch_size) {
   // Compat: as Megatron Core since it has them.
-  if (config.multi_latent_attention || config.mtp_num_layers > 0) {
+  if (config.has_experts() || config.multi_latent_attention || config.mtp_num_layers > 0) {
     return causal_flops(config, batch_size);
   }
   const auto h = static_cast<double>(config.hidden_size);
@@ -56,7 +73,7 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   if (config.is_encoder_decoder()) return encoder_decoder_flops(config, batch_size);
   const auto h = static_cast<double>(config.hidden_size);
   const auto s = static_cast<double>(config.seq_length);
-  const auto f = static_cast<double>(config.ffn_hidden_size);
+  const double f = ffn_width(config);
   const auto v = static_cast<double>(config.padded_vocab_size);
   const auto layers = static_cast<double>(config.num_layers);
   const auto heads = static_cast<double>(config.num_attention_heads);

@@ -253,7 +253,8 @@ void Routers::sum_over_tokens(Tensor& x) const {
 
 void Routers::finish(const Router& router) const {
   Router::Sums& sums = *router.sums_;
-  if (router.expert_bias_.defined()) {
+  const bool is_trained = router.weight_.requires_grad();
+  if (router.expert_bias_.defined() && is_trained) {
     const Tensor load = sums.load.to(Stream{});
     const std::span<const float> tokens = load.span<float>();
     double mean = 0;
@@ -268,7 +269,7 @@ void Routers::finish(const Router& router) const {
     Tensor bias = router.expert_bias_;
     add_inplace(bias, change.to(bias.stream()));
   }
-  if (router.qb_beta_.defined()) {
+  if (router.qb_beta_.defined() && is_trained) {
     Tensor beta = router.qb_beta_.to(Stream{});
     const Tensor quantiles = sums.quantiles.to(Stream{});
     const double ema = config_.moe_router_quantile_balancing_ema;

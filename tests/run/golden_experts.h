@@ -13,6 +13,7 @@
 #include "megatron/core/file.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/run_checkpoint.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/training/trainer.h"
@@ -127,27 +128,22 @@ inline Tensor whole_tensor(const SafetensorsFile& stored, const std::string& nam
 // A rank's part of a run.
 class GoldenTraining {
  public:
+  // `load`: a checkpoint to continue from; empty: the first weights.
   GoldenTraining(const GoldenRun& golden, const comm::Group& world,
-                 const std::vector<std::string>& more = {}) {
+                 const std::vector<std::string>& more = {}, const std::string& load = "") {
     std::vector<std::string> words = golden.flags;
     words.insert(words.end(), more.begin(), more.end());
     args_ = parse_training_args(words, ModelKind::kGpt, world.size());
     tokenizer_ = open_tokenizer(args_);
     task_ = std::make_unique<GptTask>(args_, tokenizer_);
     state_ = std::make_unique<TrainingState>(args_, *task_, world, Stream{});
-    const SafetensorsFile stored(file(golden.weights));
-    for (const Module* chunk : state_->chunks) {
-      for (Parameter& tensor : named_tensors(*chunk)) {
-        const Tensor whole = whole_tensor(stored, tensor.name);
-        EXPECT_TRUE(whole.defined()) << tensor.name;
-        if (!whole.defined()) continue;
-        Tensor data = tensor.variable.data();
-        const Tensor part = shard_of(whole, tensor.info.sharding);
-        expect_shape(part.shape(), data.shape(), tensor.name.c_str());
-        copy_into(data, part);
-      }
+    if (load.empty()) {
+      take_first_weights(SafetensorsFile(file(golden.weights)));
+    } else {
+      args_.checkpoint.load = load;
+      load_run(args_, *state_, find_source(load, 0, true));
+      state_->gradients.gather_parameters();
     }
-    state_->optimizer.reload_main_params();
     task_->open_data(state_->progress);
     trainer_ = std::make_unique<Trainer>(args_, *task_, *state_);
   }
@@ -165,6 +161,21 @@ class GoldenTraining {
   const TrainingArgs& args() const { return args_; }
 
  private:
+  void take_first_weights(const SafetensorsFile& stored) {
+    for (const Module* chunk : state_->chunks) {
+      for (Parameter& tensor : named_tensors(*chunk)) {
+        const Tensor whole = whole_tensor(stored, tensor.name);
+        EXPECT_TRUE(whole.defined()) << tensor.name;
+        if (!whole.defined()) continue;
+        Tensor data = tensor.variable.data();
+        const Tensor part = shard_of(whole, tensor.info.sharding);
+        expect_shape(part.shape(), data.shape(), tensor.name.c_str());
+        copy_into(data, part);
+      }
+    }
+    state_->optimizer.reload_main_params();
+  }
+
   TrainingArgs args_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<GptTask> task_;

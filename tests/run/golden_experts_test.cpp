@@ -31,9 +31,10 @@ std::vector<IterationResult> iterations_of(GoldenTraining& run, size_t count) {
 
 // Compares losses, auxiliary losses and gradient norms.
 void expect_iterations(const std::vector<IterationResult>& results, const GoldenRun& golden,
-                       double tolerance, bool has_losses = true, bool has_norms = true) {
-  for (size_t i = 1; i <= results.size(); ++i) {
-    const IterationResult& result = results[i - 1];
+                       double tolerance, size_t first = 1, bool has_losses = true,
+                       bool has_norms = true) {
+  for (size_t i = first; i < first + results.size(); ++i) {
+    const IterationResult& result = results[i - first];
     const nlohmann::json& want = golden.iteration(i);
     const std::string at = " of iteration " + std::to_string(i);
     if (has_losses) {
@@ -181,7 +182,7 @@ TEST_P(GoldenLayoutTest, TrainsAsMegatronCore) {
     });
   }
   for (const std::vector<IterationResult>& of_rank : results) {
-    expect_iterations(of_rank, golden, GetParam().tolerance, &of_rank == &results.back(),
+    expect_iterations(of_rank, golden, GetParam().tolerance, 1, &of_rank == &results.back(),
                       GetParam().has_norms);
   }
 }
@@ -223,6 +224,54 @@ TEST(GoldenRecomputeTest, TrainsAsMegatronCore) {
     expect_iterations(results, golden, 1e-6);
   }
 }
+
+// Megatron Core's checkpoints of iteration 10, in its formats torch_dist and torch, continue to its
+// iteration 20, on other ranks, too.
+struct CheckpointCase {
+  const char* folder;
+  const char* run;
+  int ranks = 1;
+  std::vector<std::string> flags = {};
+};
+void PrintTo(const CheckpointCase& c, std::ostream* out) { *out << c.folder; }
+
+class GoldenCheckpointTest : public testing::TestWithParam<CheckpointCase> {};
+
+TEST_P(GoldenCheckpointTest, ContinuesAsMegatronCore) {
+  MG_NEEDS_SHARED("golden/moe/flags.sh");
+  const CheckpointCase& c = GetParam();
+  const TemporaryDirectory cache;
+  const GoldenRun golden(c.run, cache.path().string());
+  const std::string load = file(std::string("ckpt/") + c.folder).string();
+  std::vector<IterationResult> results;
+  {
+    const CapturedStdout captured_out;
+    comm::run_ranks(c.ranks, [&](const comm::Group& world) {
+      GoldenTraining run(golden, world, c.flags, load);
+      const std::vector<IterationResult> own = iterations_of(run, 10);
+      if (world.rank() == c.ranks - 1) results = own;
+    });
+  }
+  expect_iterations(results, golden, 1e-6, 11);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Checkpoints, GoldenCheckpointTest,
+    testing::Values(
+        CheckpointCase{"dsv3", "dsv3"}, CheckpointCase{"freq_list", "freq_list"},
+        CheckpointCase{"top2_aux.ep2-edp2-distopt", "top2_aux"},
+        CheckpointCase{"top2_aux.ep2-edp2-distopt",
+                       "top2_aux",
+                       4,
+                       {"--expert-model-parallel-size", "4", "--zero-stage", "1"}},
+        CheckpointCase{"dsv3",
+                       "dsv3",
+                       4,
+                       {"--tensor-model-parallel-size", "2", "--sequence-parallel",
+                        "--expert-model-parallel-size", "2"}},
+        CheckpointCase{"dsv3-torch", "dsv3"}, CheckpointCase{"top2_aux.ep2-torch", "top2_aux"},
+        CheckpointCase{
+            "top2_aux.ep2-torch", "top2_aux", 2, {"--expert-model-parallel-size", "2"}}));
 
 }  // namespace
 }  // namespace megatron::golden_experts

@@ -94,5 +94,21 @@ TEST(FlopsTest, GatedMlpHasThreeMatrices) {
   EXPECT_DOUBLE_EQ(causal_flops(config, 8) - plain, 6.0 * 8 * 32 * 2 * 64 * 256);
 }
 
+// Each token goes through its own experts and the shared one; the router is not counted.
+TEST(FlopsTest, CountTheExpertsOfAToken) {
+  TransformerConfig config = flops_gpt(4, 16, 2, 8, 32);
+  config.activation = Activation::kSwiglu;
+  config.num_experts = 8;
+  config.moe_router_topk = 2;
+  config.moe_ffn_hidden_size = 12;
+  config.moe_shared_expert_intermediate_size = 8;
+  config.moe_layer_freq = {0, 1, 1, 0};
+  TransformerConfig dense = config;
+  dense.num_experts = 0;
+  dense.ffn_hidden_size = (2 * config.ffn_hidden_size + 2 * (2 * 12 + 8)) / 4;
+  EXPECT_DOUBLE_EQ(causal_flops(config, 5), causal_flops(dense, 5));
+  EXPECT_DOUBLE_EQ(standard_flops(config, 5), causal_flops(config, 5));
+}
+
 }  // namespace
 }  // namespace megatron

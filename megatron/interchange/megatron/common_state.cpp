@@ -20,15 +20,6 @@ int64_t iteration_in(PyValue root) {
   return iteration != nullptr ? iteration->integer().value_or(0) : 0;
 }
 
-void refuse_experts(const ArgMap& args, const std::filesystem::path& directory) {
-  if (value_or<int64_t>(args, "expert_model_parallel_size", 1) <= 1 &&
-      value_or<int64_t>(args, "num_experts", 0) <= 1) {
-    return;
-  }
-  throw Unsupported(
-      fmt::format("{}: is of a model with experts, which are not read", directory.string()));
-}
-
 void read_common_state(PyValue root, CheckpointContents& contents) {
   contents.consumed_train_samples = value_or<int64_t>(contents.args, "consumed_train_samples", 0);
   contents.consumed_valid_samples = value_or<int64_t>(contents.args, "consumed_valid_samples", 0);

@@ -16,9 +16,6 @@ bool is_release(const std::filesystem::path& directory);
 // The number of completed iterations; 0 if it is missing.
 int64_t iteration_in(PyValue root);
 
-// Throws Unsupported if the settings are those of a model with experts.
-void refuse_experts(const ArgMap& args, const std::filesystem::path& directory);
-
 // Reads iteration, progress, the schedule of learning rates and the seed into the contents, which
 // have args and is_release. Compat: Megatron-LM loads only the weights of a release.
 void read_common_state(PyValue root, CheckpointContents& contents);

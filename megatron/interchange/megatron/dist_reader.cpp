@@ -85,7 +85,6 @@ class DistReader {
     contents_.directory = directory;
     contents_.is_release = is_release(directory);
     contents_.args = args;
-    refuse_experts(args, directory);
     is_untied_ = value_or(args, "untie_embeddings_and_output_weights", true);
     read_tensors();
     add_tensor_sizes(kind_, contents_);

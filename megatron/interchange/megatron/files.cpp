@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <tuple>
 
 #include "megatron/core/error.h"
 #include "megatron/formats/safetensors.h"
+#include "megatron/interchange/megatron/python_args.h"
 
 namespace megatron {
 namespace {
@@ -34,6 +36,15 @@ void flatten(PyValue value, const std::string& prefix,
 }
 
 constexpr std::string_view kPrefix = "mp_rank_";
+
+// Is the second number of a rank's folder that of a pipeline rank? Else it is of an expert rank.
+bool has_pipeline(PyValue root) {
+  const PyValue* args = root.find("args");
+  if (args == nullptr) return true;
+  const ArgMap settings = megatron_args(*args);
+  return value_or<int64_t>(settings, "pipeline_model_parallel_size", 1) > 1 ||
+         value_or<int64_t>(settings, "expert_model_parallel_size", 1) <= 1;
+}
 
 }  // namespace
 
@@ -70,13 +81,18 @@ std::vector<RankFiles> open_rank_files(const fs::path& directory, Parts parts) {
     const std::optional<fs::path> file = rank_file(entry.path());
     if (!file) continue;  // an old optimizer's shard: mp_rank_XX_XXX_XXX/optim.pt
     rank.file = std::make_shared<TorchFile>(*file);
-    if (numbers.empty() || numbers.size() > 2) {
-      throw Unsupported(fmt::format(
-          "{}: is of a model with experts, or of no rank of tensor and pipeline parallelism",
-          entry.path().string()));
+    if (numbers.empty() || numbers.size() > 3) {
+      throw Unsupported(fmt::format("{}: is of no rank of tensor, pipeline and expert parallelism",
+                                    entry.path().string()));
     }
     rank.tensor = numbers[0];
-    rank.pipeline = numbers.size() > 1 ? numbers[1] : 0;
+    if (numbers.size() == 3) {
+      rank.pipeline = numbers[1];
+      rank.expert = numbers[2];
+    } else if (numbers.size() == 2) {
+      // One of the two is not divided, and has no number.
+      (has_pipeline(rank.root()) ? rank.pipeline : rank.expert) = numbers[1];
+    }
     if (parts == Parts::kAll && fs::exists(entry.path() / "distrib_optim.pt")) {
       rank.optimizer_file = std::make_shared<TorchFile>(entry.path() / "distrib_optim.pt");
     }
@@ -85,19 +101,24 @@ std::vector<RankFiles> open_rank_files(const fs::path& directory, Parts parts) {
   if (ranks.empty()) {
     throw FormatError(fmt::format("{}: has no mp_rank_XX/model_optim_rng.pt", directory.string()));
   }
-  std::ranges::sort(ranks, {},
-                    [](const RankFiles& rank) { return std::pair(rank.pipeline, rank.tensor); });
+  std::ranges::sort(ranks, {}, [](const RankFiles& rank) {
+    return std::tuple(rank.expert, rank.pipeline, rank.tensor);
+  });
   const int64_t tensor_ranks = ranks.back().tensor + 1;
   const int64_t pipeline_ranks = ranks.back().pipeline + 1;
+  const int64_t expert_ranks = ranks.back().expert + 1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    if (ranks[i].tensor != at % tensor_ranks || ranks[i].pipeline != at / tensor_ranks ||
-        static_cast<int64_t>(ranks.size()) != tensor_ranks * pipeline_ranks) {
+    const int64_t wanted = tensor_ranks * pipeline_ranks * expert_ranks;
+    if (ranks[i].tensor != at % tensor_ranks ||
+        ranks[i].pipeline != at / tensor_ranks % pipeline_ranks ||
+        ranks[i].expert != at / tensor_ranks / pipeline_ranks || std::ssize(ranks) != wanted) {
+      const std::string experts =
+          expert_ranks > 1 ? fmt::format(" and {} expert parallel", expert_ranks) : "";
       throw FormatError(fmt::format(
-          "{}: has the files of {} ranks, but {} tensor parallel and {} pipeline parallel ranks "
+          "{}: has the files of {} ranks, but {} tensor parallel and {} pipeline parallel{} ranks "
           "make {}; a folder is missing",
-          directory.string(), ranks.size(), tensor_ranks, pipeline_ranks,
-          tensor_ranks * pipeline_ranks));
+          directory.string(), ranks.size(), tensor_ranks, pipeline_ranks, experts, wanted));
     }
   }
   return ranks;

@@ -22,13 +22,18 @@ struct RankParameter {
   std::string path;    // its key in the file
   Shape shape;         // of the rank's shard
   ParameterInfo info;  // its sharding is that of this rank; is_copy: not saved under `ours`
-  const PyTensor* tensor = nullptr;  // in a file that is read
+  const PyTensor* tensor =
+      nullptr;  // in a file that is read; that of an expert has no axis of them
+
+  bool is_expert() const { return info.gradient_axes.contains(MeshAxis::kExpertData); }
 };
 
-// A tensor- and pipeline-parallel rank.
+// A tensor-, pipeline- and expert-parallel rank. Dense parameters are in the file of each of the
+// latter.
 struct RankFiles {
   int64_t tensor = 0;
   int64_t pipeline = 0;
+  int64_t expert = 0;
   std::shared_ptr<TorchFile> file;
   std::shared_ptr<TorchFile> optimizer_file;       // distrib_optim.pt
   std::vector<std::vector<RankParameter>> chunks;  // by virtual stage
@@ -47,9 +52,9 @@ std::optional<std::filesystem::path> rank_file(const std::filesystem::path& fold
 // True if the folder has the name of a rank, mp_rank_XX.
 bool is_rank_folder(const std::filesystem::path& folder);
 
-// Opens the files of all ranks in a directory, by pipeline rank, then tensor rank; leaves chunks
-// empty. `directory` may also be the file of a single rank. Throws FormatError if folders are
-// missing, Unsupported for models with experts.
+// Opens the files of all ranks in a directory, by expert rank, then pipeline rank, then tensor
+// rank; leaves chunks empty. `directory` may also be the file of a single rank. Throws FormatError
+// if folders are missing.
 std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory,
                                        Parts parts = Parts::kAll);
 

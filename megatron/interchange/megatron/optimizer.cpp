@@ -30,7 +30,8 @@ class OptimizerReader {
     throw FormatError(fmt::format("{}: {}", rank_.file->path().string(), what));
   }
   void set_step(double step) { scalars_["optimizer"]["step"] = static_cast<int64_t>(step); }
-  void read_groups(PyValue optimizer, PyValue wrapper);
+  void read_wrapper(PyValue wrapper, const std::vector<RankParameter>& all);
+  void read_groups(PyValue optimizer, PyValue wrapper, const std::vector<RankParameter>& all);
   void read_flat_state();
   void read_flat_chunk(size_t chunk, PyValue buffers);
   void add_state(const std::string& section, const RankParameter& parameter, PyValue value);
@@ -45,9 +46,9 @@ void OptimizerReader::add_state(const std::string& section, const RankParameter&
                                 PyValue value) {
   const PyTensor* tensor = value.tensor();
   if (tensor == nullptr) return;
-  if (!(tensor->shape == parameter.shape)) {
+  if (!(tensor->shape == parameter.tensor->shape)) {
     fail(fmt::format("{} of {} has shape {}, the parameter {}", section, parameter.path,
-                     tensor->shape.str(), parameter.shape.str()));
+                     tensor->shape.str(), parameter.tensor->shape.str()));
   }
   if (parameter.info.is_copy) return;
   sink_(section, parameter, tensor->dtype,
@@ -58,22 +59,36 @@ void OptimizerReader::read_optimizer() {
   const PyValue root = rank_.root();
   const PyValue* optimizer = root.find("optimizer");
   if (optimizer == nullptr) return;
-  PyValue wrapper = *optimizer;
-  if (wrapper.is_list()) {  // of several optimizers in a chain
-    if (wrapper.items().size() != 1) fail("has several optimizers, as models with experts");
-    wrapper = wrapper.items()[0];
+  std::vector<RankParameter> all = rank_.parameters();
+  std::erase_if(all, [](const RankParameter& parameter) {
+    return parameter.info.role == ParameterRole::kBuffer;
+  });
+  if (!optimizer->is_list()) return read_wrapper(*optimizer, all);
+  const auto chain = optimizer->items();
+  if (chain.size() == 1) return read_wrapper(chain[0], all);
+  // Of dense parameters, and of experts.
+  if (chain.size() != 2 || rank_.optimizer_file != nullptr) {
+    fail("has several optimizers in a form that is not read; load it with --no-load-optim");
   }
+  const auto experts = std::stable_partition(
+      all.begin(), all.end(), [](const RankParameter& one) { return !one.is_expert(); });
+  read_wrapper(chain[0], {all.begin(), experts});
+  read_wrapper(chain[1], {experts, all.end()});
+}
+
+void OptimizerReader::read_wrapper(PyValue wrapper, const std::vector<RankParameter>& all) {
   for (const char* old : {"optimizer_state_dict"}) {
     if (const PyValue* inner = wrapper.find(old)) wrapper = *inner;
   }
   read_optimizer_numbers(*rank_.file, wrapper, scalars_);
   const PyValue* inner = wrapper.find("optimizer");
-  read_groups(inner != nullptr ? *inner : wrapper, wrapper);
+  read_groups(inner != nullptr ? *inner : wrapper, wrapper, all);
   if (rank_.optimizer_file != nullptr) read_flat_state();
 }
 
 // The parameters of a group are those of its weight decay, in the order of registration.
-void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
+void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper,
+                                  const std::vector<RankParameter>& all) {
   const PyValue* groups = optimizer.find("param_groups");
   const PyValue* state = optimizer.find("state");
   if (groups == nullptr) return;
@@ -86,7 +101,6 @@ void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
   const PyValue* main_names[] = {wrapper.find("fp32_from_fp16_params"),
                                  wrapper.find("fp32_from_fp16")};
   const PyValue* main = main_names[0] != nullptr ? main_names[0] : main_names[1];
-  const std::vector<RankParameter> all = rank_.parameters();
   for (size_t g = 0; g < groups->items().size(); ++g) {
     const PyValue group = groups->items()[g];
     const auto number = [&](const char* name) {
@@ -147,7 +161,10 @@ void OptimizerReader::read_flat_state() {
 // A flat buffer has the parameters in reverse order (flat_layout.h). The versions differ in
 // alignment and buckets; the sizes in the file say which it is.
 void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
-  const std::vector<RankParameter>& parameters = rank_.chunks[chunk];
+  std::vector<RankParameter> parameters = rank_.chunks[chunk];
+  std::erase_if(parameters, [](const RankParameter& parameter) {
+    return parameter.info.role == ParameterRole::kBuffer;
+  });
   std::vector<FlatItem> items;
   for (const RankParameter& parameter : parameters) items.push_back({parameter.shape.numel()});
   const auto tensors_of = [&](const char* kind) {

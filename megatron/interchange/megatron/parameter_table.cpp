@@ -73,6 +73,7 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   }
   if (is_decoder_only(kind)) {  // experts and a Retro have more
     TransformerConfig experts = config;
+    experts.mtp_num_layers = 1;
     experts.num_experts = 2;
     experts.moe_shared_expert_intermediate_size = 2;
     experts.moe_shared_expert_gate = true;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -71,6 +72,20 @@ void add_retro_settings(const std::vector<std::string>& paths, ArgMap& args) {
   args["retro_encoder_residual"] = std::string(is_core ? "post" : "pre");
 }
 
+// The number of an expert in its file, which is removed from the path: the rest is the name that
+// all experts share in the format torch_dist.
+std::optional<int64_t> take_expert(std::string& path) {
+  constexpr std::string_view kLocal = ".local_experts.";
+  const size_t at = path.find(kLocal);
+  if (at == std::string::npos) return std::nullopt;
+  const size_t begin = at + kLocal.size();
+  int64_t expert = 0;
+  const auto [end, error] = std::from_chars(path.data() + begin, path.data() + path.size(), expert);
+  if (error != std::errc() || expert < 0) return std::nullopt;
+  path.replace(at, static_cast<size_t>(end - path.data()) - at, ".experts");
+  return expert;
+}
+
 // Puts the tied copy of the embedding where the older models register it: before the heads, which
 // their files have before it.
 void order_as_registered(std::vector<RankParameter>& chunk) {
@@ -94,6 +109,7 @@ class MegatronReader {
     contents_.is_release = is_release(directory);
     tensor_ranks_ = ranks_.back().tensor + 1;
     pipeline_ranks_ = ranks_.back().pipeline + 1;
+    expert_ranks_ = ranks_.back().expert + 1;
     read_settings(args);
     read_models();
     add_tensor_sizes(kind_, contents_);
@@ -125,6 +141,8 @@ class MegatronReader {
   CheckpointContents contents_;
   int64_t tensor_ranks_ = 1;
   int64_t pipeline_ranks_ = 1;
+  int64_t expert_ranks_ = 1;
+  int64_t num_experts_ = 0;
   int64_t version_ = 0;
   std::optional<ParameterTable> table_;
   bool is_untied_ = false;
@@ -136,7 +154,17 @@ void MegatronReader::read_settings(const ArgMap& given) {
   const PyValue* args = root.find("args");
   contents_.args = given;
   const ArgMap& settings = contents_.args;
-  refuse_experts(settings, directory_);
+  num_experts_ = value_or<int64_t>(settings, "num_experts", 0);
+  if (num_experts_ > 0 && tensor_ranks_ > 1) {
+    throw Unsupported(fmt::format(
+        "{}: is of experts and {} tensor-parallel ranks, which are not read; save it with "
+        "--ckpt-format torch_dist",
+        directory_.string(), tensor_ranks_));
+  }
+  if (num_experts_ % expert_ranks_ != 0) {
+    throw FormatError(fmt::format("{}: {} experts do not divide among the files of {} ranks",
+                                  directory_.string(), num_experts_, expert_ranks_));
+  }
   if (args != nullptr) {
     const auto tensor_ranks =
         value_or<int64_t>(settings, "tensor_model_parallel_size", tensor_ranks_);
@@ -183,8 +211,8 @@ void MegatronReader::read_models() {
   for (size_t chunk = 0; chunk < std::max<size_t>(chunks, 1); ++chunk) {
     for (int64_t pipeline = 0; pipeline < pipeline_ranks_; ++pipeline) {
       FirstLayers after = first_layers;
-      for (int64_t tensor = 0; tensor < tensor_ranks_; ++tensor) {
-        RankFiles& rank = ranks_[static_cast<size_t>(pipeline * tensor_ranks_ + tensor)];
+      for (RankFiles& rank : ranks_) {
+        if (rank.pipeline != pipeline) continue;
         const std::vector<PyValue> models = models_in(rank);
         if (chunk >= models.size() || !models[chunk].is_dict()) fail(rank, "has no model");
         read_chunk(rank, models[chunk], first_layers);
@@ -214,9 +242,12 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
     if (tensor == nullptr || path.ends_with("_extra_state")) continue;
     std::optional<int64_t> layer;
     without_layer(path, layer);
+    std::string shared_path = path;
+    const std::optional<int64_t> expert = take_expert(shared_path);
     std::optional<MegatronName> name =
-        find_megatron_name(kind_, path, layer && attending.contains(*layer));
-    if (!name) {
+        find_megatron_name(kind_, shared_path, layer && attending.contains(*layer));
+    const int64_t local_experts = num_experts_ / expert_ranks_;
+    if (!name || (expert && *expert >= local_experts)) {
       unknown.push_back(path);
       continue;
     }
@@ -229,10 +260,18 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
     const std::string_view stack = stack_of(name->ours) == kEncoderKey ? kEncoderKey : kDecoderKey;
     const int64_t first_layer = is_of_mtp(name->ours) ? 0 : first_layers[stack];
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
-    info.is_copy = name->is_tied_copy;
+    Shape shape = tensor->shape;
+    if (expert) {
+      info.sharding = info.sharding.on_rank(rank.expert * local_experts + *expert, num_experts_,
+                                            MeshAxis::kExpert);
+      std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
+      dims.insert(dims.begin(), 1);
+      shape = Shape(dims);
+    }
+    info.is_copy = name->is_tied_copy || (rank.expert > 0 && !expert);
     chunk.push_back({name->layer ? with_layer(name->ours, *name->layer + first_layer) : name->ours,
-                     path, tensor->shape, info, tensor});
-    if (name->is_tied_copy) continue;
+                     path, shape, info, tensor});
+    if (info.is_copy) continue;
     const auto reader = [file = rank.file, tensor] { return file->elements(*tensor); };
     add_shard(rank, kWeightsSection, chunk.back(), tensor->dtype, reader);
   }

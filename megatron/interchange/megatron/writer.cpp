@@ -259,7 +259,11 @@ std::vector<std::string> problems(const CheckpointContents& contents,
 
 void write_megatron_files(const fs::path& directory, const CheckpointContents& contents,
                           const MegatronLayout& layout) {
-  const std::vector<std::string> found = problems(contents, layout);
+  std::vector<std::string> found = problems(contents, layout);
+  if (value_or<int64_t>(contents.args, "num_experts", 0) > 0) {
+    found.emplace_back(
+        "experts have no place in the files of --save-format megatron yet; use the format native");
+  }
   if (!found.empty()) throw ConfigError(found);
   for (int64_t pipeline = 0; pipeline < layout.pipeline_model_parallel_size; ++pipeline) {
     for (int64_t tensor = 0; tensor < layout.tensor_model_parallel_size; ++tensor) {

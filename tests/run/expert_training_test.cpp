@@ -1,0 +1,244 @@
+// GPT models with experts on random layouts of ranks: they train, and go on from the checkpoints of
+// other layouts, as one rank does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/threads.h"
+#include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/run_checkpoint.h"
+#include "megatron/run/start.h"
+#include "megatron/settings/training_args.h"
+#include "megatron/training/replica_check.h"
+#include "megatron/training/trainer.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using FlagWords = std::vector<std::string>;
+
+FlagWords operator+(FlagWords a, const FlagWords& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const FlagWords kModel = {"--num-layers",
+                          "4",
+                          "--hidden-size",
+                          "16",
+                          "--num-attention-heads",
+                          "4",
+                          "--seq-length",
+                          "16",
+                          "--max-position-embeddings",
+                          "16",
+                          "--micro-batch-size",
+                          "1",
+                          "--global-batch-size",
+                          "8",
+                          "--train-iters",
+                          "5",
+                          "--lr",
+                          "0.01",
+                          "--clip-grad",
+                          "0.3",
+                          "--weight-decay",
+                          "0.1",
+                          "--init-method-std",
+                          "0.2",
+                          "--attention-dropout",
+                          "0",
+                          "--hidden-dropout",
+                          "0",
+                          "--tokenizer-type",
+                          "NullTokenizer",
+                          "--vocab-size",
+                          "63",
+                          "--make-vocab-size-divisible-by",
+                          "8",
+                          "--mock-data",
+                          "--num-workers",
+                          "0",
+                          "--eval-iters",
+                          "0",
+                          "--device",
+                          "cpu",
+                          "--num-threads",
+                          "1",
+                          "--num-experts",
+                          "4",
+                          "--moe-ffn-hidden-size",
+                          "12",
+                          "--ffn-hidden-size",
+                          "40"};
+
+// Three kinds of routers and experts.
+const FlagWords kExpertKinds[] = {
+    {"--moe-router-load-balancing-type", "aux_loss", "seq_aux_loss", "--moe-aux-loss-coeff", "0.1",
+     "0.05", "--moe-z-loss-coeff", "0.01", "--swiglu", "--disable-bias-linear",
+     "--moe-shared-expert-intermediate-size", "8", "--moe-shared-expert-gate"},
+    {"--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias",
+     "--moe-router-bias-update-rate", "0.05", "--moe-layer-freq", "[0]*1+[1]*3",
+     "--moe-router-num-groups", "2", "--moe-router-group-topk", "1",
+     "--moe-router-load-balancing-type", "seq_aux_loss", "--moe-aux-loss-coeff", "0.1", "--swiglu"},
+    {"--moe-router-pre-softmax", "--moe-router-topk", "1", "--moe-apply-probs-on-input",
+     "--moe-input-jitter-eps", "0.1", "--moe-aux-loss-coeff", "0.1"}};
+
+struct LayoutFlags {
+  int ranks = 1;
+  FlagWords flags = {};
+
+  std::string text() const {
+    std::string all = std::to_string(ranks) + " ranks";
+    for (const std::string& word : flags) all += " " + word;
+    return all;
+  }
+};
+
+// A layout of up to eight ranks.
+LayoutFlags random_layout(std::mt19937& random) {
+  const auto one_of = [&](std::initializer_list<int> numbers) {
+    return *(numbers.begin() + random() % numbers.size());
+  };
+  while (true) {
+    const int tp = one_of({1, 2});
+    const int pp = one_of({1, 1, 2});
+    const int cp = one_of({1, 1, 2});
+    const int dp = one_of({1, 2, 4});
+    const int ep = one_of({1, 2, 2, 4});
+    const int etp = one_of({1, 2});
+    const int ranks = tp * pp * cp * dp;
+    const int of_stage = tp * cp * dp;
+    if (ranks == 1 || ranks > 8 || of_stage % (ep * etp) != 0) continue;
+    LayoutFlags layout{.ranks = ranks};
+    const auto add = [&](const char* flag, int value) {
+      layout.flags.emplace_back(flag);
+      layout.flags.push_back(std::to_string(value));
+    };
+    add("--tensor-model-parallel-size", tp);
+    add("--pipeline-model-parallel-size", pp);
+    add("--context-parallel-size", cp);
+    add("--expert-model-parallel-size", ep);
+    add("--expert-tensor-parallel-size", etp);
+    if (tp > 1) layout.flags.emplace_back("--sequence-parallel");
+    if (pp > 1 && 8 / dp % pp == 0 && one_of({0, 1}) == 1) {
+      add("--num-layers-per-virtual-pipeline-stage", 1);
+    }
+    add("--zero-stage", pp > 1 ? one_of({0, 1}) : one_of({0, 1, 2, 3}));
+    if (one_of({0, 1}) == 1) layout.flags.emplace_back("--overlap-grad-reduce");
+    if (one_of({0, 0, 1}) == 1) {
+      layout.flags = layout.flags + FlagWords{"--recompute-granularity", "full",
+                                              "--recompute-method",      "uniform",
+                                              "--recompute-num-layers",  "1"};
+    }
+    return layout;
+  }
+}
+
+// A rank's part of a training.
+class ExpertTraining {
+ public:
+  ExpertTraining(const FlagWords& flags, const comm::Group& world, const std::string& load)
+      : args_(parse_training_args(flags, ModelKind::kGpt, world.size())),
+        task_(args_, open_tokenizer(args_)),
+        state_(args_, task_, world, Stream{}) {
+    if (!load.empty()) {
+      args_.checkpoint.load = load;
+      load_run(args_, state_, find_source(load, 0, true));
+      state_.gradients.gather_parameters();
+    }
+    task_.open_data(state_.progress);
+    trainer_.emplace(args_, task_, state_);
+  }
+  ~ExpertTraining() {
+    trainer_.reset();
+    task_.close();
+  }
+
+  IterationResult iterate() {
+    trainer_->train_step();
+    trainer_->finish_step();
+    return trainer_->take_finished()->result;
+  }
+  void save(const std::string& directory) {
+    args_.checkpoint.save = directory;
+    EXPECT_TRUE(make_run_saver(args_, state_, task_)->save());
+  }
+  TrainingState& state() { return state_; }
+
+ private:
+  TrainingArgs args_;
+  GptTask task_;
+  TrainingState state_;
+  std::optional<Trainer> trainer_;
+};
+
+// The iterations of every rank.
+using RankResults = std::vector<std::vector<IterationResult>>;
+
+RankResults train(const FlagWords& model, const LayoutFlags& layout, int iterations,
+                  const std::string& load, const std::string& save) {
+  RankResults results(static_cast<size_t>(layout.ranks));
+  const CapturedStdout captured_out;
+  comm::run_ranks(layout.ranks, [&](const comm::Group& world) {
+    ExpertTraining run(kModel + model + layout.flags, world, load);
+    for (int i = 0; i < iterations; ++i) {
+      results[static_cast<size_t>(world.rank())].push_back(run.iterate());
+    }
+    expect_equal_replicas(run.state());
+    if (!save.empty()) run.save(save);
+  });
+  return results;
+}
+
+void expect_equal_results(const RankResults& got, const std::vector<IterationResult>& want,
+                          size_t first) {
+  for (const std::vector<IterationResult>& of_rank : got) {
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      const IterationResult& one = want[first + i];
+      EXPECT_NEAR(*of_rank[i].grad_norm, *one.grad_norm, 2e-6 * *one.grad_norm) << first + i;
+      for (size_t k = 0; k < of_rank[i].losses.size(); ++k) {
+        EXPECT_EQ(of_rank[i].losses[k].first, one.losses[k].first);
+        EXPECT_NEAR(of_rank[i].losses[k].second, one.losses[k].second,
+                    1e-6 * std::max(1.0, one.losses[k].second))
+            << one.losses[k].first << " of iteration " << first + i;
+      }
+    }
+  }
+  EXPECT_FALSE(got.back()[0].losses.empty()) << "the last rank has the losses";
+}
+
+class ExpertTrainingTest : public testing::TestWithParam<size_t> {};
+
+// Two iterations in one layout, three more in another.
+TEST_P(ExpertTrainingTest, EveryLayoutTrainsAsOneRank) {
+  const FlagWords& model = kExpertKinds[GetParam()];
+  const std::vector<IterationResult> want = train(model, {}, 5, "", "")[0];
+  // More by hand: the layouts of other seeds.
+  const char* const seed = std::getenv("MG_LAYOUT_SEED");
+  std::mt19937 random(seed != nullptr ? static_cast<uint32_t>(std::atoi(seed)) : 11);
+  const char* const count = std::getenv("MG_LAYOUTS");
+  for (int i = 0; i < (count != nullptr ? std::atoi(count) : 2); ++i) {
+    const LayoutFlags first = random_layout(random);
+    const LayoutFlags second = random_layout(random);
+    SCOPED_TRACE(first.text() + "\nthen " + second.text());
+    const TemporaryDirectory directory;
+    expect_equal_results(train(model, first, 2, "", directory.path().string()), want, 0);
+    expect_equal_results(train(model, second, 3, directory.path().string(), ""), want, 2);
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ExpertTrainingTest, testing::Values(0U, 1U, 2U));
+
+}  // namespace
+}  // namespace megatron
