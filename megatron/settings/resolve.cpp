@@ -355,7 +355,7 @@ class Resolver {
   void save_format() {
     SaveFormat& format = args_.checkpoint.save_format;
     const TransformerConfig& c = args_.transformer;
-    const bool is_gpt = c.is_decoder_only() && !c.retro.add_retriever && !c.has_experts();
+    const bool is_gpt = c.is_decoder_only() && !c.retro.add_retriever;
     const bool is_adam = args_.optimizer.optimizer == OptimizerKind::kAdam;
     const bool can_hold = is_gpt && (is_adam || args_.checkpoint.no_save_optim);
     if (args_.legacy.ckpt_format == CkptFormat::kTorchDist) {

@@ -9,17 +9,17 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kTokens = 5;
-constexpr int64_t kHidden = 6;
-constexpr int64_t kInner = 4;
+constexpr int64_t kExpertTokens = 5;
+constexpr int64_t kExpertHidden = 6;
+constexpr int64_t kExpertInner = 4;
 
-Tensor normal(const Shape& shape, uint64_t seed, float mean = 0) {
+Tensor expert_normal(const Shape& shape, uint64_t seed, float mean = 0) {
   return random_normal(shape, {.seed = seed, .mean = mean, .stddev = 0.5f});
 }
 
 // Two choices of each token; the group sizes are odd, and expert 2 has no token.
-Tensor choices() {
-  return tensor_of(std::vector<int32_t>{0, 1, 3, 0, 0, 3, -1, 0, 0, 1}, {kTokens, 2});
+Tensor expert_choices() {
+  return tensor_of(std::vector<int32_t>{0, 1, 3, 0, 0, 3, -1, 0, 0, 1}, {kExpertTokens, 2});
 }
 
 struct ExpertCase {
@@ -35,15 +35,16 @@ OpCase op_case_of(const ExpertCase& c) {
   const int64_t widths = is_gated(c.activation) ? 2 : 1;
   OpCase made;
   made.name = c.name;
-  made.inputs = {normal({kTokens, kHidden}, 1), normal({kTokens, 2}, 2, 1),
-                 normal({experts, widths * kInner, kHidden}, 3),
-                 normal({experts, kHidden, kInner}, 4)};
+  made.inputs = {expert_normal({kExpertTokens, kExpertHidden}, 1),
+                 expert_normal({kExpertTokens, 2}, 2, 1),
+                 expert_normal({experts, widths * kExpertInner, kExpertHidden}, 3),
+                 expert_normal({experts, kExpertHidden, kExpertInner}, 4)};
   if (c.has_bias) {
-    made.inputs.push_back(normal({experts, widths * kInner}, 5));
-    made.inputs.push_back(normal({experts, kHidden}, 6));
+    made.inputs.push_back(expert_normal({experts, widths * kExpertInner}, 5));
+    made.inputs.push_back(expert_normal({experts, kExpertHidden}, 6));
   }
   made.op = [c](const std::vector<Variable>& in) {
-    return expert_mlp(in[0], choices(), in[1],
+    return expert_mlp(in[0], expert_choices(), in[1],
                       {.fc1 = in[2],
                        .fc1_bias = c.has_bias ? in[4] : Variable(),
                        .fc2 = in[3],
@@ -54,7 +55,7 @@ OpCase op_case_of(const ExpertCase& c) {
                        .weighs_input = c.weighs_input});
   };
   made.fp32_inputs = {1};
-  made.terms = kTokens * kHidden;
+  made.terms = 4 * kExpertTokens * kExpertHidden;  // four tensors inside are rounded, too
   return made;
 }
 
@@ -71,25 +72,26 @@ TEST(ExpertMlpTest, HasTheRightGradients) {
 
 // The formula, token by token.
 TEST(ExpertMlpTest, AddsTheExpertsOfEachToken) {
-  const Tensor x = normal({kTokens, kHidden}, 1);
-  const Tensor weights = normal({kTokens, 2}, 2);
-  const Tensor fc1 = normal({4, kInner, kHidden}, 3);
-  const Tensor fc2 = normal({4, kHidden, kInner}, 4);
-  const Tensor ids = choices();
+  const Tensor x = expert_normal({kExpertTokens, kExpertHidden}, 1);
+  const Tensor weights = expert_normal({kExpertTokens, 2}, 2);
+  const Tensor fc1 = expert_normal({4, kExpertInner, kExpertHidden}, 3);
+  const Tensor fc2 = expert_normal({4, kExpertHidden, kExpertInner}, 4);
+  const Tensor ids = expert_choices();
   Tensor want = zeros(x.shape(), DType::kFloat32, Stream{});
   for (int64_t slot = 0; slot < ids.numel(); ++slot) {
     const int64_t e = ids.span<int32_t>()[static_cast<size_t>(slot)];
     const int64_t t = slot / 2;
     if (e < 0) continue;
-    for (int64_t i = 0; i < kInner; ++i) {
+    for (int64_t i = 0; i < kExpertInner; ++i) {
       double sum = 0;
-      for (int64_t k = 0; k < kHidden; ++k) {
-        sum += element(fc1, (e * kInner + i) * kHidden + k) * element(x, t * kHidden + k);
+      for (int64_t k = 0; k < kExpertHidden; ++k) {
+        sum += element(fc1, (e * kExpertInner + i) * kExpertHidden + k) *
+               element(x, t * kExpertHidden + k);
       }
       const double inside = std::max(sum, 0.0) * element(weights, slot);
-      for (int64_t k = 0; k < kHidden; ++k) {
-        want.span<float>()[static_cast<size_t>(t * kHidden + k)] +=
-            static_cast<float>(inside * element(fc2, (e * kHidden + k) * kInner + i));
+      for (int64_t k = 0; k < kExpertHidden; ++k) {
+        want.span<float>()[static_cast<size_t>(t * kExpertHidden + k)] +=
+            static_cast<float>(inside * element(fc2, (e * kExpertHidden + k) * kExpertInner + i));
       }
     }
   }
@@ -108,7 +110,7 @@ TEST(ExpertMlpTest, AnExpertWithoutTokensHasZeroGradients) {
     const OpCase c = op_case_of({"bias", Activation::kSwiglu, true});
     for (const Tensor& input : c.inputs) in.push_back(Variable::leaf(copied(input)));
     const Variable y = c.op(in);
-    backward(y, normal(y.shape(), 7));
+    backward(y, expert_normal(y.shape(), 7));
     for (size_t i = 2; i < in.size(); ++i) {
       const Tensor& grad = in[i].grad();
       EXPECT_EQ(largest(copied(grad.slice(2, 1))), 0) << i;
@@ -118,23 +120,24 @@ TEST(ExpertMlpTest, AnExpertWithoutTokensHasZeroGradients) {
 }
 
 TEST(ExpertMlpTest, NoTokensAreFine) {
-  const Variable x = Variable::leaf(Tensor({0, kHidden}, DType::kFloat32, Stream{}));
+  const Variable x = Variable::leaf(Tensor({0, kExpertHidden}, DType::kFloat32, Stream{}));
   const Variable y =
-      expert_mlp(x, Tensor({0, 2}, DType::kInt32, Stream{}), Variable(normal({0, 2}, 2)),
-                 {.fc1 = Variable(normal({4, 2 * kInner, kHidden}, 3)),
+      expert_mlp(x, Tensor({0, 2}, DType::kInt32, Stream{}), Variable(expert_normal({0, 2}, 2)),
+                 {.fc1 = Variable(expert_normal({4, 2 * kExpertInner, kExpertHidden}, 3)),
                   .fc1_bias = {},
-                  .fc2 = Variable(normal({4, kHidden, kInner}, 4)),
+                  .fc2 = Variable(expert_normal({4, kExpertHidden, kExpertInner}, 4)),
                   .fc2_bias = {}},
                  {.activation = Activation::kSwiglu, .num_experts = 4});
-  EXPECT_EQ(y.shape(), (Shape{0, kHidden}));
+  EXPECT_EQ(y.shape(), (Shape{0, kExpertHidden}));
   backward(y, y.data());
 }
 
 TEST(WeighedRowsTest, HasTheRightGradients) {
   check({.name = "weighed_rows",
-         .inputs = {normal({kTokens, kHidden}, 1), normal({kTokens, 1}, 2)},
+         .inputs = {expert_normal({kExpertTokens, kExpertHidden}, 1),
+                    expert_normal({kExpertTokens, 1}, 2)},
          .op = [](const auto& in) { return weighed_rows(in[0], in[1]); },
-         .terms = kHidden,
+         .terms = kExpertHidden,
          .fp32_inputs = {1}});
 }
 

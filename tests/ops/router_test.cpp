@@ -11,10 +11,10 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t kTokens = 6;
-constexpr int64_t kExperts = 5;
+constexpr int64_t kRouterTokens = 6;
+constexpr int64_t kRouterExperts = 5;
 
-Tensor logits_of_tokens() { return random_normal({kTokens, kExperts}, {.seed = 3}); }
+Tensor logits_of_tokens() { return random_normal({kRouterTokens, kRouterExperts}, {.seed = 3}); }
 
 std::vector<int32_t> choice_of(std::vector<float> logits, int64_t k, const RouterOptions& options,
                                const Tensor& bias = {}) {
@@ -26,7 +26,7 @@ std::vector<int32_t> choice_of(std::vector<float> logits, int64_t k, const Route
 }
 
 Tensor chosen_experts(int64_t k) {
-  Tensor ids({kTokens, k}, DType::kInt32, Stream{});
+  Tensor ids({kRouterTokens, k}, DType::kInt32, Stream{});
   kernels::choose_experts(ids.view(), logits_of_tokens().view(), {}, {}, Stream{});
   return ids;
 }
@@ -103,11 +103,11 @@ TEST(ExpertWeightsTest, AddUpToOneUnlessAllExpertsCount) {
 TEST(BalancingLossTest, HasTheRightGradients) {
   for (const RouterScore score :
        {RouterScore::kSoftmax, RouterScore::kSigmoid, RouterScore::kSqrtSoftplus}) {
-    const Tensor counts = random_normal({2, kExperts}, {.seed = 5, .mean = 3});
+    const Tensor counts = random_normal({2, kRouterExperts}, {.seed = 5, .mean = 3});
     check({.name = "balancing_loss",
            .inputs = {logits_of_tokens()},
            .op = [=](const auto& in) { return balancing_loss(in[0], counts, score, 0.7); },
-           .terms = kTokens * kExperts,
+           .terms = kRouterTokens * kRouterExperts,
            .dtypes = {}});
   }
 }
@@ -116,12 +116,12 @@ TEST(SquaredLogSumLossTest, HasTheRightGradients) {
   check({.name = "squared_log_sum_loss",
          .inputs = {logits_of_tokens()},
          .op = [](const auto& in) { return squared_log_sum_loss(in[0], 0.3); },
-         .terms = kTokens * kExperts,
+         .terms = kRouterTokens * kRouterExperts,
          .dtypes = {}});
 }
 
 TEST(JitteredTest, HasTheRightGradients) {
-  const Tensor noise = random_normal({kTokens, kExperts}, {.seed = 8, .stddev = 0.1f});
+  const Tensor noise = random_normal({kRouterTokens, kRouterExperts}, {.seed = 8, .stddev = 0.1f});
   check({.name = "jittered", .inputs = {logits_of_tokens()}, .op = [=](const auto& in) {
            return jittered(in[0], noise);
          }});

@@ -42,13 +42,19 @@ void replace(std::string& text, std::string_view from, std::string_view to) {
   if (at != std::string::npos) text.replace(at, from.size(), to);
 }
 
-MergedName merged_name(const std::string& ours, MegatronNaming naming) {
+// How a checkpoint names its tensors.
+struct DistNaming {
+  MegatronNaming naming = MegatronNaming::kCoreFused;
+  bool is_of_each_layer = false;  // layers have names of their own: some have experts, others none
+};
+
+MergedName merged_name(const std::string& ours, const DistNaming& naming) {
   MergedName merged;
   const std::string pattern = without_layer(ours, merged.layer);
-  merged.name = megatron_name(kind_with(false, true), naming, pattern);
-  if (is_of_mtp(ours)) {  // each depth has names of its own
+  merged.name = megatron_name(kind_with(false, true), naming.naming, pattern);
+  if (merged.layer && (naming.is_of_each_layer || is_of_mtp(ours))) {
     merged.name = with_layer(merged.name, *merged.layer);
-    replace(merged.name, "mtp_model_layer.", "transformer_layer.");
+    if (is_of_mtp(ours)) replace(merged.name, "mtp_model_layer.", "transformer_layer.");
     merged.layer.reset();
     return merged;
   }
@@ -58,14 +64,23 @@ MergedName merged_name(const std::string& ours, MegatronNaming naming) {
   return merged;
 }
 
-// Latent attention has no names that Megatron Core's local layers and Transformer Engine's share:
-// these are the local ones.
-MegatronNaming naming_of(const CheckpointContents& contents) {
+DistNaming naming_of(const CheckpointContents& contents) {
+  DistNaming made;
+  // Latent attention has no names that Megatron Core's local layers and Transformer Engine's share:
+  // these are the local ones.
   const StoredSection& weights = contents.sections.at(kWeightsSection);
   const bool is_latent = std::ranges::any_of(weights, [](const auto& entry) {
     return entry.first.ends_with(".self_attention.linear_kv_up_proj.weight");
   });
-  return is_latent ? MegatronNaming::kCore : MegatronNaming::kCoreFused;
+  if (is_latent) made.naming = MegatronNaming::kCore;
+  const auto freq = contents.args.find("moe_layer_freq");
+  if (value_or<int64_t>(contents.args, "num_experts", 0) > 0 && freq != contents.args.end()) {
+    const auto* const layers = std::get_if<std::vector<int64_t>>(&freq->second);
+    made.is_of_each_layer = layers != nullptr
+                                ? std::ranges::find(*layers, 0) != layers->end()
+                                : value_or<int64_t>(contents.args, "moe_layer_freq", 1) > 1;
+  }
+  return made;
 }
 
 // Sizes or offsets of a tensor of all layers: with that of the layers in front.
@@ -93,7 +108,7 @@ bool is_written(const std::string& section) {
 // Writes this rank's pieces. The key of a chunk is its place in the file.
 Manifest write_pieces(const fs::path& directory, const CheckpointContents& contents, int rank) {
   Manifest manifest;
-  const MegatronNaming naming = naming_of(contents);
+  const DistNaming naming = naming_of(contents);
   TorchDistFile file(directory / fmt::format("__{}_0.distcp", rank));
   for (const auto& [section, tensors] : contents.sections) {
     for (const auto& [name, tensor] : tensors) {
@@ -141,6 +156,7 @@ class IndexWriter {
         outline_(outline),
         manifest_(manifest),
         layout_(layout),
+        naming_(naming_of(outline)),
         layers_(layers_in(outline)) {}
 
   void write() {
@@ -174,6 +190,7 @@ class IndexWriter {
   const CheckpointContents& outline_;
   const Manifest& manifest_;
   const MegatronLayout& layout_;
+  const DistNaming naming_;
   const int64_t layers_;
   TorchDistIndex index_;
 };
@@ -181,7 +198,7 @@ class IndexWriter {
 void IndexWriter::add_tensors(const std::string& prefix,
                               const std::map<std::string, Manifest::Tensor>& records) {
   for (const auto& [ours, record] : records) {
-    const MergedName merged = merged_name(ours, layout_.naming);
+    const MergedName merged = merged_name(ours, naming_);
     TorchDistIndex::Tensor& tensor = index_.tensors[prefix + merged.name];
     tensor.shape = Shape(with_layer(merged, record.shape.dims(), layers_));
     tensor.dtype = record.dtype;
@@ -202,10 +219,30 @@ void IndexWriter::add_extra_states() {
         return weights.contains(fmt::format("decoder.layers.0.{}", weight));
       });
   modules.emplace_back("self_attention.core_attention");
-  for (const std::string& module : modules) {
-    for (int64_t layer = 0; layer < layers_; ++layer) {
-      index_.objects[fmt::format("decoder.layers.{}._extra_state/shard_{}_{}", module, layer,
-                                 layers_)] = empty;
+  // `of_rest` and `rest`: a further number of the state, and how many there are.
+  const auto add = [&](int64_t layer, const std::string& module, const std::string& of_rest = "",
+                       const std::string& rest = "") {
+    const std::string separator = of_rest.empty() ? "" : ".";
+    index_.objects[naming_.is_of_each_layer
+                       ? fmt::format("decoder.layers.{}.{}._extra_state/shard_{}_{}", layer, module,
+                                     of_rest.empty() ? "0" : of_rest, rest.empty() ? "1" : rest)
+                       : fmt::format("decoder.layers.{}._extra_state/shard_{}{}{}_{}{}{}", module,
+                                     layer, separator, of_rest, layers_, separator, rest)] = empty;
+  };
+  for (int64_t layer = 0; layer < layers_; ++layer) {
+    for (const std::string& module : modules) add(layer, module);
+    const std::string mlp = fmt::format("decoder.layers.{}.mlp.", layer);
+    for (const char* product : {"linear_fc1", "linear_fc2"}) {
+      if (weights.contains(fmt::format("{}shared_experts.{}.weight", mlp, product))) {
+        add(layer, fmt::format("mlp.shared_experts.{}", product));
+      }
+      const auto experts = weights.find(fmt::format("{}experts.{}.weight", mlp, product));
+      if (experts == weights.end()) continue;
+      const int64_t count = experts->second.shape[0];
+      for (int64_t expert = 0; expert < count; ++expert) {
+        add(layer, fmt::format("mlp.experts.experts.{}", product), std::to_string(expert),
+            std::to_string(count));
+      }
     }
   }
   for (const auto& [name, tensor] : weights) {
@@ -337,7 +374,7 @@ void save_dist_checkpoint(const fs::path& directory, const CheckpointContents& c
   }
   if (unfinished) {
     const CheckpointContents outline = outline_of(contents, manifest);
-    layout.naming = naming_of(outline);
+    layout.naming = naming_of(outline).naming;
     IndexWriter(target, outline, manifest, layout).write();
     unfinished->commit(is_release ? kReleaseName : std::to_string(contents.iteration));
   }
