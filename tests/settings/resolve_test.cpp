@@ -286,6 +286,26 @@ TEST(ResolveTest, CheckpointArgumentsFillWhatTheCommandLineLeaves) {
   EXPECT_TRUE(args.activation.swiglu);
 }
 
+TEST(ResolveTest, WindowsComeFromFlagsConfigsAndCheckpoints) {
+  const TrainingArgs given = parsed("--num-layers 4 --window-size 7,0 --window-attn-skip-freq 2");
+  EXPECT_EQ(given.transformer.attention_window, 8);
+  EXPECT_THAT(given.transformer.window_layers, ElementsAre(1, 0, 1, 0));
+  EXPECT_THAT(parsed("--window-size 7,0 --window-attn-skip-freq [1,0]").transformer.window_layers,
+              ElementsAre(1, 0));
+
+  TrainingArgs of_config = parsed("--num-layers 4");
+  of_config.transformer.attention_window = 8;  // no flag gave it
+  of_config.transformer.window_layers = {1, 0, 1, 0};
+  for (const ArgMap& stored : {arg_map(given), arg_map(of_config)}) {
+    std::vector<std::string> problems;
+    TrainingArgs args = parsed_flags(words(""), ModelKind::kGpt, problems);
+    use_checkpoint_args(args, stored);
+    const TransformerConfig config = resolved(args, 1, problems).transformer;
+    EXPECT_EQ(config.attention_window, 8);
+    EXPECT_EQ(config.window_layers, given.transformer.window_layers);
+  }
+}
+
 // A new model with a known configuration has what the command line says of it.
 TEST(ResolveTest, TheCommandLineMayWinOverAllStoredArguments) {
   const ArgMap stored = arg_map(parsed("--openai-gelu --group-query-attention"));

@@ -32,6 +32,21 @@ TEST(FlopsTest, Gpt345M) {
   EXPECT_NEAR(causal_flops(config, 32) / 1e13, 7.444896, 5e-7);
 }
 
+// Scores of a window, counted token by token.
+TEST(FlopsTest, WindowsLeaveScoresOut) {
+  TransformerConfig config = flops_gpt(3, 8, 2, 100, 32);
+  const double whole = causal_flops(config, 1);
+  const double scores = 6 * 100 * 100 * 8;  // of a layer
+  EXPECT_EQ(attention_layers(config), 3);
+  config.attention_window = 20;
+  EXPECT_DOUBLE_EQ(attention_layers(config), 3 * (2 * 20 * 100 - 20 * 20) / 10000.0);
+  config.window_layers = {1, 0, 1};
+  EXPECT_DOUBLE_EQ(attention_layers(config), 1 + 2 * 0.36);
+  EXPECT_DOUBLE_EQ(causal_flops(config, 1), whole - 2 * 0.64 * scores);
+  config.attention_window = 100;
+  EXPECT_EQ(attention_layers(config), 3);
+}
+
 // Of one layer in each stack, counted product by product.
 TEST(FlopsTest, EncoderAndDecoder) {
   TransformerConfig config = flops_gpt(1, 8, 2, 6, 32);
