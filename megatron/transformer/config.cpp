@@ -360,9 +360,6 @@ void check_attention_options(const TransformerConfig& c, int64_t tp, ProblemList
                fmt::format("--attn-logit-softcapping {} does not work with "
                            "--position-embedding-type alibi or relative; remove one of them",
                            c.attn_logit_softcapping));
-  list.require(!c.attention_output_gate || !c.multi_latent_attention,
-               "--attention-output-gate does not go with --multi-latent-attention; remove one of "
-               "them");
   list.require(!c.attention_output_gate || c.num_query_groups % tp == 0,
                fmt::format("--attention-output-gate needs --num-query-groups {} to be a multiple "
                            "of --tensor-model-parallel-size {}; use fewer ranks",
