@@ -123,7 +123,7 @@ ArgMap special_ids(const FinetuneFlags& flags, const ArgMap& settings) {
       stated = settings_of(read_hf_config(path));
     }
   }
-  std::erase_if(stated, [](const auto& entry) { return !entry.first.ends_with("_token_id"); });
+  std::erase_if(stated, [](const auto& entry) { return !stays_with_model(entry.first); });
   return stated;
 }
 

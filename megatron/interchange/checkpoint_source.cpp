@@ -111,7 +111,7 @@ CheckpointSource CheckpointSource::with_adapters(const std::filesystem::path& fo
     throw Unsupported(fmt::format("{}: the model {} has adapters of its own; merge them first",
                                   folder.string(), o.directory.string()));
   }
-  PeftAdapters adapters = read_peft_adapters(folder, config, weights);
+  PeftAdapters adapters = read_peft_adapters(folder, config, weights, hf_model_type_of(made.args));
   weights.merge(adapters.weights);
   made.sections = {{kWeightsSection, std::move(weights)}};
   made.is_release = true;

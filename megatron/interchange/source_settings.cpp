@@ -17,6 +17,7 @@ namespace megatron {
 namespace {
 
 constexpr const char* kEndTokens = "eos_token_id";
+constexpr const char* kHfModelType = "hf_model_type";
 
 // The config with every setting that has no effect at its default.
 TransformerConfig canonical(TransformerConfig config) {
@@ -98,6 +99,7 @@ ArgMap settings_of(const HfModel& model) {
   if (!problems.empty()) throw ConfigError(problems);
   ArgMap map = arg_map(args);
   map["tokenizer_type"] = std::string(model.family->tokenizer_type);
+  map[kHfModelType] = std::string(model.family->model_type);
   const auto store = [&](const char* name, std::optional<int64_t> id) {
     if (id) map[name] = *id;
   };
@@ -127,9 +129,19 @@ void set_end_tokens(ArgMap& settings, std::vector<int64_t> ids) {
   }
 }
 
+std::string hf_model_type_of(const ArgMap& settings) {
+  const auto found = settings.find(kHfModelType);
+  const auto* type = found != settings.end() ? std::get_if<std::string>(&found->second) : nullptr;
+  return type != nullptr ? *type : "";
+}
+
+bool stays_with_model(std::string_view name) {
+  return name.ends_with("_token_id") || name == kHfModelType;
+}
+
 void keep_special_ids(ArgMap& settings, const ArgMap& source, std::optional<int64_t> end) {
   for (const auto& [name, id] : source) {
-    if (name.ends_with("_token_id")) settings[name] = id;
+    if (stays_with_model(name)) settings[name] = id;
   }
   std::vector<int64_t> ends = end_tokens_of(settings);
   const bool is_new = end && std::ranges::find(ends, *end) == ends.end();

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megatron/interchange/checkpoint_source.h"
@@ -19,8 +20,16 @@ ArgMap settings_of(const HfModel& model);
 std::vector<int64_t> end_tokens_of(const ArgMap& settings);
 void set_end_tokens(ArgMap& settings, std::vector<int64_t> ids);
 
-// Adds the source's special token ids ("bos_token_id", ...) to the settings of a run with a GPT,
-// and `end`, the run's end-of-document id, to the ids that end a text.
+// The model_type of the Hugging Face model that the training began with ("hf_model_type"); empty:
+// none.
+std::string hf_model_type_of(const ArgMap& settings);
+
+// True for the settings that a run keeps of the model that it began with: the ids of special tokens
+// and the model_type.
+bool stays_with_model(std::string_view name);
+
+// Adds these settings of the source to those of a run with a GPT, and `end`, the run's
+// end-of-document id, to the ids that end a text.
 void keep_special_ids(ArgMap& settings, const ArgMap& source, std::optional<int64_t> end);
 
 // --use-checkpoint-args: takes the architecture from the source, with a warning for each flag whose

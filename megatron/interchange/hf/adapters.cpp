@@ -16,6 +16,7 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/parallel/tensor/lora.h"
 
 namespace megatron {
@@ -99,8 +100,8 @@ struct PeftTensors {
   std::set<std::string> modules;
 };
 
-PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerConfig& config) {
-  const HfFamily& family = hf_family_of(config);
+PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerConfig& config,
+                         const HfFamily& family) {
   const NameTable table = hf_names(family, config);
   const LayoutSizes sizes{config.num_attention_heads, config.num_query_groups, config.kv_channels,
                           config.counted_vocab_size()};
@@ -125,10 +126,10 @@ PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerCo
   return file;
 }
 
-nlohmann::ordered_json peft_config(const TransformerConfig& config,
+nlohmann::ordered_json peft_config(const TransformerConfig& config, const HfFamily& family,
                                    const std::set<std::string>& modules,
                                    const std::string& base_model) {
-  const bool is_transposed = hf_family_of(config).model_type == "gpt2";
+  const bool is_transposed = family.model_type == "gpt2";
   return {{"base_model_name_or_path", base_model},
           {"bias", "none"},
           {"fan_in_fan_out", is_transposed},
@@ -181,7 +182,8 @@ void write_peft_adapters(const std::filesystem::path& directory, const Checkpoin
     throw IoError(
         fmt::format("{}: cannot create the directory: {}", directory.string(), error.message()));
   }
-  const PeftTensors file = peft_tensors(contents, config);
+  const HfFamily& family = hf_family_of(config, hf_model_type_of(contents.args));
+  const PeftTensors file = peft_tensors(contents, config, family);
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : file.tensors) {
     specs.push_back({name, tensor.dtype(), tensor.shape()});
@@ -192,7 +194,7 @@ void write_peft_adapters(const std::filesystem::path& directory, const Checkpoin
   for (const TensorSpec& spec : writer.specs()) writer.write(file.tensors.at(spec.name).view());
   writer.commit();
   write_text_atomically(directory / files[0],
-                        peft_config(config, file.modules, base_model).dump(2) + "\n");
+                        peft_config(config, family, file.modules, base_model).dump(2) + "\n");
   write_checksums(directory, files);
 }
 

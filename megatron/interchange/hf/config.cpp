@@ -276,15 +276,20 @@ std::string hf_config_text(const HfModel& model) {
   return fields.dump(2) + "\n";
 }
 
-const HfFamily& hf_family_of(const TransformerConfig& config) {
+const HfFamily& hf_family_of(const TransformerConfig& config, std::string_view model_type) {
   std::string reasons;
+  const auto differences = [&](const HfFamily& family) {
+    HfReport report;
+    fields_of(family, config, report);
+    return report.differences;
+  };
+  const HfFamily* first = find_hf_family(model_type);
+  if (first != nullptr && first->kind == config.kind && differences(*first).empty()) return *first;
   for (const HfFamily* family : hf_families()) {
     if (family->kind != config.kind) continue;
-    HfReport report;
-    fields_of(*family, config, report);
-    if (report.differences.empty()) return *family;
-    reasons += fmt::format("\n  {} differs in {}", family->model_type,
-                           fmt::join(report.differences, ", "));
+    const std::vector<std::string> found = differences(*family);
+    if (found.empty()) return *family;
+    reasons += fmt::format("\n  {} differs in {}", family->model_type, fmt::join(found, ", "));
   }
   throw Unsupported("no model family of Hugging Face has this configuration:" + reasons +
                     "\nkeep the model in the form of this program or of Megatron-LM");

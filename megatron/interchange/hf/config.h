@@ -44,8 +44,8 @@ HfModel read_hf_config(const std::filesystem::path& path);
 // reasons, if the family cannot express the configuration.
 std::string hf_config_text(const HfModel& model);
 
-// The family that fits this configuration of a model that was trained here. Throws Unsupported if
-// there is none.
-const HfFamily& hf_family_of(const TransformerConfig& config);
+// The family that fits this configuration of a model that was trained here: that of `model_type`,
+// if it does. Throws Unsupported if there is none.
+const HfFamily& hf_family_of(const TransformerConfig& config, std::string_view model_type = {});
 
 }  // namespace megatron

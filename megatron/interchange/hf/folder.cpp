@@ -118,7 +118,7 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   model.transformer = config;
   model.transformer.padded_vocab_size = words.shape[0];
   model.transformer.params_dtype = words.dtype;
-  model.family = &hf_family_of(model.transformer);
+  model.family = &hf_family_of(model.transformer, hf_model_type_of(contents.args));
   if (config.is_encoder_only() && config.tokentypes() == 0) {
     model.transformer.num_tokentypes = kHfTokenTypes;
   }

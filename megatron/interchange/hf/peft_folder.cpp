@@ -81,12 +81,12 @@ json adapter_settings(const fs::path& folder) {
 
 class Reader {
  public:
-  Reader(const fs::path& folder, const TransformerConfig& config)
+  Reader(const fs::path& folder, const TransformerConfig& config, std::string_view model_type)
       : folder_(folder),
         config_(config),
         settings_(adapter_settings(folder)),
         file_(weights_of(folder)),
-        table_(hf_names(hf_family_of(config), config)) {
+        table_(hf_names(hf_family_of(config, model_type), config)) {
     expect_plain(settings_, folder / kConfigFile);
     rank_ = settings_.value("r", int64_t{8});
     for (const auto& [name, tensor] : file_.tensors()) unread_.insert(name);
@@ -277,8 +277,8 @@ std::string base_model_of(const fs::path& folder) {
 }
 
 PeftAdapters read_peft_adapters(const fs::path& folder, const TransformerConfig& config,
-                                const StoredSection& base) {
-  return Reader(folder, config).read(base);
+                                const StoredSection& base, std::string_view model_type) {
+  return Reader(folder, config, model_type).read(base);
 }
 
 }  // namespace megatron

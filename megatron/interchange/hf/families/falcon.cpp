@@ -13,14 +13,14 @@ void bind_falcon_shape(HfBinding& f, TransformerConfig& c) {
   const bool has_two_norms = c.parallel_residual && !c.parallel_residual_shares_norm;
   bool is_new = has_groups || has_two_norms;
   bool is_multi_query = !is_new && c.num_query_groups == 1;
-  int64_t groups = c.num_query_groups;
-  int64_t norms = has_two_norms ? 2 : 1;
+  int64_t groups = is_new ? c.num_query_groups : c.num_attention_heads;
+  int64_t norms = is_new ? (has_two_norms ? 2 : 1) : 0;
   f.also_named("num_kv_heads", "n_head_kv");
   f.flag("new_decoder_architecture", is_new, false);
   f.flag("multi_query", is_multi_query, true);
   f.size("num_kv_heads", groups, c.num_attention_heads);
   f.flag("parallel_attn", c.parallel_residual, true);
-  f.size("num_ln_in_parallel_attn", norms, is_new ? 2 : 1);
+  f.size_or_null("num_ln_in_parallel_attn", norms, is_new ? 2 : 0);
   f.bind(c.num_query_groups);
   f.bind(c.parallel_residual_shares_norm);
   f.bind(c.kv_channels);
@@ -32,7 +32,7 @@ void bind_falcon_shape(HfBinding& f, TransformerConfig& c) {
   }
   c.num_query_groups = is_new ? groups : is_multi_query ? 1 : c.num_attention_heads;
   c.group_query_attention = c.num_query_groups != c.num_attention_heads;
-  c.parallel_residual_shares_norm = c.parallel_residual && !(is_new && norms == 2);
+  c.parallel_residual_shares_norm = c.parallel_residual && !(is_new && norms != 1);
 }
 
 void bind_falcon_positions(HfBinding& f, TransformerConfig& c) {

@@ -25,8 +25,7 @@ void bind_opt(HfBinding& f, TransformerConfig& c) {
   f.number("dropout", c.hidden_dropout, 0.1);
   f.number("init_std", c.init_method_std, 0.02);
   f.opposite("tie_word_embeddings", c.untie_embeddings_and_output_weights, true);
-  f.only("word_embed_proj_dim", c.hidden_size,
-         "embeddings are as wide as the model here");
+  f.only("word_embed_proj_dim", c.hidden_size, "embeddings are as wide as the model here");
   f.only("do_layer_norm_before", true, "norms come before attention and MLP here");
   f.only("layer_norm_elementwise_affine", true, "norms have weights here");
   f.only("_remove_final_layer_norm", false, "the model ends with a norm here");

@@ -5,11 +5,23 @@
 namespace megatron {
 namespace {
 
+// The k of a model whose every k-th layer is without rotary positions; 4 for others.
+int64_t interval_of(const std::vector<int>& layers) {
+  for (int64_t k = 1; k <= std::ssize(layers); ++k) {
+    bool is_each = true;
+    for (int64_t i = 0; i < std::ssize(layers); ++i) {
+      is_each &= (layers[static_cast<size_t>(i)] != 0) == ((i + 1) % k == 0);
+    }
+    if (is_each) return k;
+  }
+  return 4;
+}
+
 // Fields have 1 for each layer with rotary positions, the setting 1 for each without.
 void bind_no_rope_layers(HfBinding& f, TransformerConfig& c) {
   constexpr const char* kLayers = "no_rope_layers";
   f.bind(c.no_rope_layers);
-  int64_t interval = 4;
+  int64_t interval = f.reads() ? 4 : interval_of(c.no_rope_layers);
   f.size("no_rope_layer_interval", interval, interval);
   const auto count = static_cast<size_t>(c.num_layers);
   std::vector<int> rotates(count, 1);

@@ -5,6 +5,12 @@
 namespace megatron {
 namespace {
 
+constexpr HfActivation kStarcoder2Activations[] = {{"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                                   {"gelu_new", Activation::kGeluTanh},
+                                                   {"gelu_fast", Activation::kGeluTanh},
+                                                   {"gelu", Activation::kGeluErf},
+                                                   {"relu", Activation::kRelu}};
+
 void bind_starcoder2(HfBinding& f, TransformerConfig& c) {
   f.size("num_hidden_layers", c.num_layers);
   f.size("hidden_size", c.hidden_size);
@@ -15,7 +21,7 @@ void bind_starcoder2(HfBinding& f, TransformerConfig& c) {
   bind_hf_rope(f, c);
   f.fixed(c.normalization, Normalization::kLayerNorm, "the kind of norm");
   f.number("norm_epsilon", c.norm_epsilon, 1e-5);
-  f.activation("hidden_act", c.activation, kHfActivations, "gelu_pytorch_tanh");
+  f.activation("hidden_act", c.activation, kStarcoder2Activations, "gelu_pytorch_tanh");
   f.flag("use_bias", c.add_bias_linear, true);
   f.number("attention_dropout", c.attention_dropout, 0.0);
   bind_hf_common_dropout(f, c, "residual_dropout", "embedding_dropout", 0.0);
