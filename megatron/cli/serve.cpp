@@ -202,7 +202,8 @@ struct FrontEnd {
                .end_tokens = loaded.end_tokens,
                .decoder_start = is_encoder_decoder(loaded.kind)
                                     ? std::optional(loaded.required_decoder_start())
-                                    : std::nullopt},
+                                    : std::nullopt,
+               .sampling = serve::sampling_of_folder(flags.model.load)},
         server(served, flags.server) {}
 
   serve::ServedModel served;

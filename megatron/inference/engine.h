@@ -55,9 +55,9 @@ struct EngineState {
 // where logits nearly tie.
 //
 // A step whose rows all draw their next token on the device goes through DecodeSteps. These options
-// need logits on the host: logit_bias, never_after, beams, stop tokens that min_new_tokens forbids,
-// and more than 20 of the most probable tokens. T5 and models with several stages never use
-// DecodeSteps.
+// need logits on the host: logit_bias, never_after, constraints, beams, stop tokens that
+// min_new_tokens forbids, and more than 20 of the most probable tokens. T5 and models with several
+// stages never use DecodeSteps.
 //
 // Every rank of the model makes the same calls and gets the same results. Each step does one gather
 // over the tensor-parallel ranks of the last stage and one broadcast, or, through DecodeSteps, a

@@ -38,6 +38,9 @@ int64_t drawn_token(const Request& request, std::span<const int32_t> tokens,
       if (id < request.vocab_size) adjusted[static_cast<size_t>(id)] = -kInfinity;
     }
   }
+  if (request.constraint != nullptr) {
+    request.constraint->forbid(adjusted, tokens.subspan(static_cast<size_t>(prompt_length)));
+  }
   return sample(adjusted, request.sampling, top_p_at(request.sampling, step),
                 sampling_uniform(request.seed, request.row, step));
 }
@@ -53,7 +56,7 @@ Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
 bool draws_on_device(const Request& request, int64_t step) {
   const bool may_stop = request.stop_tokens.empty() || step >= request.min_new_tokens;
   return request.sampling.logit_bias.empty() && !request.never_after && may_stop &&
-         !request.beams && request.num_top < kernels::kMaxLogProbabilities;
+         !request.beams && !request.is_constrained && request.num_top < kernels::kMaxLogProbabilities;
 }
 
 kernels::Draw draw_of(const Request& request, int64_t step, int64_t known_size) {

@@ -1,13 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "megatron/inference/beam_search.h"
 #include "megatron/inference/sampler.h"
 
 namespace megatron {
+
+// Forbids tokens, for texts of a given form.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Sets the logits of tokens that may not follow the drawn ones to minus infinity, and leaves at
+  // least one finite. Called by the engine's thread.
+  virtual void forbid(std::span<float> logits, std::span<const int32_t> drawn) = 0;
+};
 
 // A text to continue.
 struct Request {
@@ -27,6 +38,10 @@ struct Request {
   int64_t min_new_tokens = 0;  // stop tokens cannot be drawn earlier
   // The second token is never drawn directly after the first.
   std::optional<std::pair<int32_t, int32_t>> never_after = {};
+
+  // What may be drawn; only rank 0 has it. Not with beams, nor with pipeline stages.
+  std::shared_ptr<TokenConstraint> constraint = {};
+  bool is_constrained = false;  // on all ranks
 
   // Returns log p(token | earlier tokens), from the raw logits, of the new tokens and, if
   // `scores_prompt`, of the prompt's tokens except the first.

@@ -10,6 +10,7 @@
 #include "megatron/core/json.h"
 #include "megatron/core/printable.h"
 #include "megatron/serve/chat_request.h"
+#include "megatron/serve/json_schema.h"
 #include "megatron/serve/request_body.h"
 
 namespace megatron::serve {
@@ -174,19 +175,22 @@ void take_messages(const ServedModel& model, const std::string& body, Completion
   completion.prompt_texts.push_back(std::move(text));
 }
 
-void take_sampling(const json& request, SamplingOptions& sampling) {
+void take_sampling(const json& request, const SamplingOptions& defaults,
+                   SamplingOptions& sampling) {
   constexpr double kMost = 1e6;
-  sampling.temperature = number_of(request, "temperature", 1.0, 0.0, 100.0);
+  sampling.temperature = number_of(request, "temperature", defaults.temperature, 0.0, 100.0);
   const bool is_greedy = sampling.temperature == 0;
   if (is_greedy) sampling.temperature = 1.0;
-  sampling.top_k =
-      std::max<int64_t>(0, int_of(request, "top_k", 0, -1, std::numeric_limits<int32_t>::max()));
+  sampling.top_k = std::max<int64_t>(
+      0, int_of(request, "top_k", defaults.top_k, -1, std::numeric_limits<int32_t>::max()));
   if (is_greedy) sampling.top_k = 1;
-  sampling.top_p = number_of(request, "top_p", 1.0, 0.0, 1.0);
+  const double top_p = defaults.top_p > 0 ? defaults.top_p : 1.0;
+  sampling.top_p = number_of(request, "top_p", top_p, 0.0, 1.0);
   if (sampling.top_p == 0) refuse("top_p", "0 must be above 0");
   if (sampling.top_p == 1) sampling.top_p = 0;  // all tokens compete
-  sampling.min_p = number_of(request, "min_p", 0.0, 0.0, 1.0);
-  sampling.repetition_penalty = number_of(request, "repetition_penalty", 1.0, 1e-6, kMost);
+  sampling.min_p = number_of(request, "min_p", defaults.min_p, 0.0, 1.0);
+  sampling.repetition_penalty =
+      number_of(request, "repetition_penalty", defaults.repetition_penalty, 1e-6, kMost);
   sampling.presence_penalty = number_of(request, "presence_penalty", 0.0, -2.0, 2.0);
   sampling.frequency_penalty = number_of(request, "frequency_penalty", 0.0, -2.0, 2.0);
   const json* bias = given(request, "logit_bias");
@@ -259,13 +263,80 @@ void take_length(const ServedModel& model, const json& request, Completion& comp
       int_of(request, "min_tokens", 0, 0, completion.base.max_new_tokens);
 }
 
+// The form that a field demands of the response; null for any text.
+PatternPtr pattern_of_field(const std::string& name, const jinja::Value& field) {
+  const auto text = [&](const jinja::Value& value) -> const std::string& {
+    if (value.text() == nullptr) throw ConfigError("must be a string");
+    return *value.text();
+  };
+  if (name == "guided_regex") return pattern_of_regex(text(field));
+  if (name == "guided_choice") {
+    std::vector<PatternPtr> options;
+    for (const jinja::Value& one : jinja::elements_of(field)) options.push_back(literal(text(one)));
+    if (options.empty()) throw ConfigError("must be a list of at least one string");
+    return choice(std::move(options));
+  }
+  if (name == "guided_json") {
+    return pattern_of_schema(field.text() == nullptr ? field : jinja::value_of_json(*field.text()));
+  }
+  const jinja::Mapping* format = field.mapping();
+  const jinja::Value* type = format == nullptr ? nullptr : format->find("type");
+  if (type != nullptr && jinja::text_of(*type) == "text") return nullptr;
+  if (type != nullptr && jinja::text_of(*type) == "json_object") return any_json_object();
+  const jinja::Value* outer = format == nullptr ? nullptr : format->find("json_schema");
+  const jinja::Value* schema =
+      outer == nullptr || outer->mapping() == nullptr ? nullptr : outer->mapping()->find("schema");
+  if (type == nullptr || jinja::text_of(*type) != "json_schema" || schema == nullptr) {
+    throw ConfigError("must have the type text, json_object or json_schema with its schema");
+  }
+  return pattern_of_schema(*schema);
+}
+
+// response_format of OpenAI, and guided_json, guided_regex and guided_choice of vLLM.
+void take_form(ServedModel& model, const json& request, const std::string& body,
+               Completion& completion) {
+  constexpr size_t kMaxForm = 64 << 10;  // bytes of the field
+  std::string name;
+  for (const char* one : {"response_format", "guided_json", "guided_regex", "guided_choice"}) {
+    if (given(request, one) == nullptr) continue;
+    if (!name.empty()) refuse(one, "cannot be combined with " + name);
+    name = one;
+  }
+  if (name.empty()) return;
+  if (dump_json(*given(request, name.c_str())).size() > kMaxForm) {
+    refuse(name, fmt::format("has more than {} bytes", kMaxForm));
+  }
+  try {
+    // In the body properties have their order.
+    const jinja::Value fields = jinja::value_of_json(body);
+    const PatternPtr pattern = pattern_of_field(name, *fields.mapping()->find(name));
+    if (pattern == nullptr) return;
+    if (model.service.model().parallel.pipeline.size() > 1) {
+      refuse(name, "is not available with pipeline stages");
+    }
+    std::vector<int32_t> ends = model.end_tokens;
+    std::erase_if(ends, [&](int32_t id) { return id >= model.vocab_size; });
+    if (ends.empty() || bool_of(request, "ignore_eos")) {
+      refuse(name, "needs an end token of the model, and ignore_eos to be false");
+    }
+    completion.base.constraint =
+        std::make_shared<TokenGuide>(model.token_texts(), *pattern, std::move(ends));
+    completion.base.is_constrained = true;
+  } catch (const ConfigError& error) {
+    refuse(name, error.what());
+  } catch (const FormatError& error) {
+    refuse(name, error.what());
+  } catch (const jinja::Fault& error) {
+    refuse(name, error.what());
+  }
+}
+
 void refuse_what_is_missing(const json& request, bool is_chat) {
-  for (const char* name : {"tools", "functions", "chat_template", "response_format", "suffix",
-                           "audio", "guided_json", "guided_regex", "guided_choice"}) {
+  for (const char* name : {"tools", "functions", "chat_template", "suffix", "audio",
+                           "guided_grammar", "structured_outputs"}) {
     const json* value = given(request, name);
     if (is_chat && name == std::string_view("tools")) continue;
     if (value == nullptr || value->empty() || *value == "") continue;
-    if (value->is_object() && value->value("type", json()) == "text") continue;
     refuse(name, "is not available in this server; leave it out");
   }
 }
@@ -336,9 +407,10 @@ Completion completion_of(ServedModel& model, const std::string& body, bool is_ch
     if (completion.echo)
       refuse("echo", "is not available for a T5: its texts do not continue the prompt");
   }
-  take_sampling(request, completion.base.sampling);
+  take_sampling(request, model.sampling, completion.base.sampling);
   take_logprobs(request, completion);
   take_stops(model, request, completion);
+  take_form(model, request, body, completion);
   take_length(model, request, completion);
   completion.n = int_of(request, "n", 1, 1, kMaxChoices);
   if (int_of(request, "best_of", completion.n, 1, kMaxChoices) != completion.n) {

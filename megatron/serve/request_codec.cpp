@@ -24,6 +24,7 @@ json encoded(const Request& request) {
                 {"seed", request.seed},
                 {"row", request.row},
                 {"vocab_size", request.vocab_size},
+                {"is_constrained", request.is_constrained},
                 {"stop_tokens", request.stop_tokens},
                 {"stop_sequences", request.stop_sequences},
                 {"min_new_tokens", request.min_new_tokens},
@@ -58,6 +59,7 @@ Request decoded(const json& value) {
   take("seed", request.seed);
   take("row", request.row);
   take("vocab_size", request.vocab_size);
+  take("is_constrained", request.is_constrained);
   take("stop_tokens", request.stop_tokens);
   take("stop_sequences", request.stop_sequences);
   take("min_new_tokens", request.min_new_tokens);

@@ -1,11 +1,49 @@
 #include "megatron/serve/served_model.h"
 
+#include <fmt/format.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "megatron/core/error.h"
+#include "megatron/core/json.h"
 #include "megatron/device/philox.h"
+#include "megatron/formats/json_file.h"
 #include "megatron/serve/http_server.h"
 
 namespace megatron::serve {
 
 uint64_t ServedModel::next_seed() { return mixed_key(seed, num_unseeded++); }
+
+std::shared_ptr<const TokenTexts> ServedModel::token_texts() {
+  const std::lock_guard lock(texts_mutex);
+  if (texts == nullptr) texts = std::make_shared<const TokenTexts>(tokenizer, vocab_size);
+  return texts;
+}
+
+SamplingOptions sampling_of_folder(const std::filesystem::path& folder) {
+  SamplingOptions sampling;
+  const std::filesystem::path file = folder / "generation_config.json";
+  if (!std::filesystem::exists(file)) return sampling;
+  const nlohmann::json config = read_json(file);
+  if (!config.is_object()) return sampling;
+  const auto take = [&](const char* name, auto& field, double least, double most) {
+    const auto value = config.find(name);
+    if (value == config.end() || value->is_null()) return;
+    const bool fits = value->is_number() && *value >= least && *value <= most;
+    if (!fits) {
+      throw FormatError(fmt::format("{}: {} {} must be a number between {} and {}; correct it",
+                                    file.string(), name, shortened_json(*value), least, most));
+    }
+    value->get_to(field);
+  };
+  take("temperature", sampling.temperature, 0, 100);
+  take("top_k", sampling.top_k, -1, std::numeric_limits<int32_t>::max());
+  take("top_p", sampling.top_p, 0, 1);
+  take("min_p", sampling.min_p, 0, 1);
+  take("repetition_penalty", sampling.repetition_penalty, 1e-6, 1e6);
+  return sampling;
+}
 
 Outcome each_event(const ServedModel& model, Ticket& ticket, size_t num_left,
                    const std::function<bool(const RequestEvent&)>& take) {

@@ -3,12 +3,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "megatron/inference/token_guide.h"
 #include "megatron/serve/chat_template.h"
 #include "megatron/serve/service.h"
 #include "megatron/tokenizers/tokenizer.h"
@@ -49,7 +53,19 @@ struct ServedModel {
     return has_encoder() || static_cast<int64_t>(text.size()) / kMostBytes <= max_positions;
   }
   uint64_t next_seed();
+  // The texts of the tokens, for responses of a given form; made at the first call.
+  std::shared_ptr<const TokenTexts> token_texts();
+
+  // Sampling of requests that say nothing: of the model's generation_config.json, as in vLLM.
+  SamplingOptions sampling = {};
+  std::shared_ptr<const TokenTexts> texts = {};
+  std::mutex texts_mutex = {};
 };
+
+// The sampling settings of a model folder's generation_config.json: temperature, top_k, top_p,
+// min_p and repetition_penalty; all others, and a folder without the file, leave the defaults.
+// Throws FormatError for a value that no request may have.
+SamplingOptions sampling_of_folder(const std::filesystem::path& folder);
 
 // The reason why a request got no (further) response.
 enum class Outcome { kDone, kGone, kTimeout };

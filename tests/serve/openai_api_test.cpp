@@ -6,6 +6,8 @@
 
 #include "megatron/serve/openai_answer.h"
 #include "tests/serve/running_server.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron::serve {
 namespace {
@@ -321,6 +323,72 @@ TEST_F(OpenAiApiTest, EveryEndTokenEndsAText) {
   endless["ignore_eos"] = true;
   EXPECT_EQ(json::parse(server.post("/v1/completions", endless)->body)["choices"][0]["text"],
             server.tokenizer->decode(tokens));
+}
+
+TEST_F(OpenAiApiTest, GivesTheResponseAForm) {
+  const json schema = {{"type", "object"},
+                       {"properties",
+                        {{"ok", {{"type", "boolean"}}},
+                         {"who", {{"enum", {"cat", "dog"}}}},
+                         {"why", {{"type", "string"}, {"maxLength", 3}}}}},
+                       {"required", {"ok", "who"}}};
+  const json form = {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", schema}}}};
+  const json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                     {"max_tokens", 50},
+                     {"response_format", form},
+                     {"n", 3},
+                     {"temperature", 1.5},
+                     {"seed", 3}};
+  for (const json& choice : posted("/v1/chat/completions", chat)["choices"]) {
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    const json value = json::parse(choice["message"]["content"].get<std::string>());
+    EXPECT_TRUE(value["ok"].is_boolean()) << value;
+    EXPECT_TRUE(value["who"] == "cat" || value["who"] == "dog") << value;
+  }
+  const auto text = [&](const char* field, const json& value) {
+    const json body = {{"prompt", "Hi"}, {"max_tokens", 30}, {"temperature", 0}, {field, value}};
+    return completed(body)["choices"][0]["text"].get<std::string>();
+  };
+  EXPECT_THAT(text("guided_choice", {"yes", "no way"}), testing::AnyOf("yes", "no way"));
+  EXPECT_THAT(text("guided_regex", "[0-9]{3}-(ab|\\u00e9){2}"),
+              testing::MatchesRegex("[0-9][0-9][0-9]-(ab|\xc3\xa9)(ab|\xc3\xa9)"));
+  EXPECT_EQ(text("guided_json", R"({"const": [1, "a"]})"), R"([1, "a"])");
+  const std::vector<json> chunks = streamed(
+      "/v1/completions", {{"prompt", "Hi"}, {"max_tokens", 9}, {"guided_choice", {"abc"}}});
+  std::string all;
+  for (const json& chunk : chunks) all += chunk["choices"][0]["text"].get<std::string>();
+  EXPECT_EQ(all, "abc");
+
+  const auto refusal = [&](const json& body) {
+    return posted("/v1/completions", body, 400)["error"]["param"];
+  };
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"guided_regex", "("}}), "guided_regex");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"response_format", {{"type", "x"}}}}), "response_format");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"guided_choice", json::array()}}), "guided_choice");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"guided_json", {{"type", "date"}}}}), "guided_json");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"guided_choice", {"a"}}, {"guided_regex", "a"}}),
+            "guided_choice");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"guided_choice", {"a"}}, {"ignore_eos", true}}),
+            "guided_choice");
+}
+
+TEST(SamplingDefaultsTest, AreThoseOfTheModel) {
+  const TemporaryDirectory folder;
+  EXPECT_EQ(sampling_of_folder(folder.path()).top_k, 0);
+  folder.write("generation_config.json", R"({"temperature": 0.5, "top_k": 1, "top_p": null})");
+  EXPECT_EQ(sampling_of_folder(folder.path()).temperature, 0.5);
+  const RunningServer server(
+      {}, {}, [&](ServedModel& model) { model.sampling = sampling_of_folder(folder.path()); });
+  const json body = {{"prompt", "The river"}, {"max_tokens", 6}, {"ignore_eos", true}};
+  const auto text = [&](json request) {
+    return json::parse(server.post("/v1/completions", request)->body)["choices"][0]["text"];
+  };
+  json greedy = body;
+  greedy["temperature"] = 0;
+  EXPECT_EQ(text(body), text(greedy));
+  folder.write("generation_config.json", R"({"temperature": -1})");
+  EXPECT_THAT(message_of<FormatError>([&] { sampling_of_folder(folder.path()); }),
+              HasSubstr("temperature -1 must be a number between 0 and 100"));
 }
 
 TEST_F(OpenAiApiTest, Chats) {
