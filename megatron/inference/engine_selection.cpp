@@ -56,7 +56,8 @@ Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
 bool draws_on_device(const Request& request, int64_t step) {
   const bool may_stop = request.stop_tokens.empty() || step >= request.min_new_tokens;
   return request.sampling.logit_bias.empty() && !request.never_after && may_stop &&
-         !request.beams && !request.is_constrained && request.num_top < kernels::kMaxLogProbabilities;
+         !request.beams && !request.is_constrained &&
+         request.num_top < kernels::kMaxLogProbabilities;
 }
 
 kernels::Draw draw_of(const Request& request, int64_t step, int64_t known_size) {
