@@ -264,6 +264,39 @@ TEST(WarpgroupAttention, BlocksOfKeys) {
   check_heads(c);
 }
 
+// Tiles before and after the windows of a tile are left out.
+TEST(WarpgroupAttention, Windows) {
+  const Tensor sinks = tensor_of(std::vector<float>{0.5f, -2.0f, 3.0f, 40.0f}, {4});
+  for (const int64_t window : {1, 65, 150}) {
+    Case c{.name = "window " + std::to_string(window), .sq = 450, .sk = 450};
+    c.settings.is_causal = true;
+    c.settings.window = window;
+    check_heads(c);
+  }
+  const Tensor starts = documents(1, 310, 130);
+  Case c{.name = "window of documents", .sq = 310, .sk = 310, .heads = 4, .groups = 2};
+  c.settings.is_causal = true;
+  c.settings.window = 70;
+  c.settings.document_starts = starts.view();
+  c.settings.sinks = sinks.view();
+  check_heads(c);
+  c.name = "window with dropout";
+  c.settings.document_starts = {};
+  c.settings.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.3f};
+  check_heads(c);
+}
+
+// Some queries of another rank see a part of the block, and some nothing.
+TEST(WarpgroupAttention, WindowsOverABlockOfKeys) {
+  for (const int64_t window : {100, 430, 550}) {
+    Case c{.name = "window " + std::to_string(window), .sq = 200, .sk = 200, .b = 2};
+    c.settings.query_offset = 640;
+    c.settings.key_offset = 224;
+    c.settings.window = window;
+    check_heads(c);
+  }
+}
+
 // Whole tiles of keys are hidden, at the end, at the beginning, and all.
 TEST(WarpgroupAttention, KeyPadding) {
   constexpr int64_t kKeys = 270;
