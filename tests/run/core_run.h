@@ -156,7 +156,8 @@ class CoreTrainer {
     for (const Module* chunk : state_.chunks) {
       for (Parameter& parameter : named_tensors(*chunk)) {
         const Tensor whole = golden_experts::whole_tensor(run.initial(), parameter.name);
-        ASSERT_TRUE(whole.defined()) << parameter.name;
+        EXPECT_TRUE(whole.defined()) << parameter.name;
+        if (!whole.defined()) continue;
         copy_into(parameter.variable.mutable_data(), shard_of(whole, parameter.info.sharding));
       }
     }
