@@ -190,6 +190,7 @@ struct AssignTo {
     if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
       return *field = *texts, true;
     }
+    if (const auto* text = std::get_if<std::string>(&value)) return *field = {*text}, true;
     // An empty list in a file has no element type.
     const auto* numbers = std::get_if<std::vector<int64_t>>(&value);
     if (numbers == nullptr || !numbers->empty()) return false;

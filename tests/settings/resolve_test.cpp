@@ -306,6 +306,28 @@ TEST(ResolveTest, WindowsComeFromFlagsConfigsAndCheckpoints) {
   }
 }
 
+// Whether they were given or not.
+TEST(ResolveTest, SettingsOfExpertsAreReadAsTheyAreStored) {
+  for (const char* line :
+       {"--num-experts 4",
+        "--num-experts 4 --moe-layer-freq [0]+[1] --moe-router-load-balancing-type aux_loss "
+        "seq_aux_loss --moe-aux-loss-coeff 0.1 0.2 --moe-router-dtype fp32"}) {
+    const TransformerConfig want = parsed(line).transformer;
+    TrainingArgs args;
+    FlagTable flags = training_flags(args);
+    for (const auto& [name, value] : arg_map(parsed(line))) {
+      const bool is_set = !std::holds_alternative<std::monostate>(value);
+      if (is_set && (name.starts_with("moe_") || name == "num_experts")) flags.assign(name, value);
+    }
+    const TransformerConfig& got = args.transformer;
+    EXPECT_EQ(got.num_experts, want.num_experts);
+    EXPECT_EQ(got.moe_router_load_balancing_type, want.moe_router_load_balancing_type);
+    EXPECT_EQ(got.moe_aux_loss_coeff, want.moe_aux_loss_coeff);
+    EXPECT_EQ(got.moe_router_dtype, want.moe_router_dtype);
+    EXPECT_EQ(resolved(got).has_experts(0), want.has_experts(0));
+  }
+}
+
 // A new model with a known configuration has what the command line says of it.
 TEST(ResolveTest, TheCommandLineMayWinOverAllStoredArguments) {
   const ArgMap stored = arg_map(parsed("--openai-gelu --group-query-attention"));
