@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -52,6 +53,7 @@ struct CompletionAnswer::Choice {
   TextStream stream;
   std::string text = {};
   size_t num_tokens = 0;
+  double log_probability = 0;       // of all tokens, if it is known
   std::vector<Entry> entries = {};  // of tokens
   size_t num_given = 0;             // entries, with the text of their tokens
   size_t next_forced = 1;           // token of the prompt
@@ -182,6 +184,7 @@ void CompletionAnswer::take_prompt(Choice& choice, size_t prompt,
 std::string CompletionAnswer::take_token(Choice& choice, size_t prompt,
                                          const RequestProgress& progress) const {
   ++choice.num_tokens;
+  choice.log_probability += progress.log_probability;
   // A stop token ends the text and is not part of it.
   const bool is_end = progress.finish == Finish::kStop;
   std::string fresh;
@@ -293,12 +296,30 @@ ordered_json CompletionAnswer::usage_chunk() const {
   return chunk;
 }
 
+// The best of each prompt's choices.
+std::vector<size_t> CompletionAnswer::returned_choices() const {
+  std::vector<size_t> places(choices_.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  if (completion_.returned == completion_.n) return places;
+  const auto mean = [&](size_t place) {
+    const Choice& choice = choices_[place];
+    return choice.log_probability / static_cast<double>(std::max<size_t>(1, choice.num_tokens));
+  };
+  std::vector<size_t> best;
+  for (auto begin = places.begin(); begin != places.end(); begin += completion_.n) {
+    std::stable_sort(begin, begin + completion_.n,
+                     [&](size_t a, size_t b) { return mean(a) > mean(b); });
+    best.insert(best.end(), begin, begin + completion_.returned);
+  }
+  return best;
+}
+
 ordered_json CompletionAnswer::whole() const {
   ordered_json answer = head(false);
   answer["choices"] = ordered_json::array();
-  for (size_t index = 0; index < choices_.size(); ++index) {
-    const Choice& choice = choices_[index];
-    ordered_json part = {{"index", index}};
+  for (const size_t place : returned_choices()) {
+    const Choice& choice = choices_[place];
+    ordered_json part = {{"index", answer["choices"].size()}};
     if (completion_.is_chat) {
       part["message"] = {{"role", "assistant"}, {"content", choice.text}};
     } else {

@@ -39,6 +39,7 @@ class CompletionAnswer {
   struct Place;
   json head(bool is_chunk) const;
   json usage() const;
+  std::vector<size_t> returned_choices() const;
   json logprobs_of(std::span<const Entry> entries) const;
   json token_entry(const Place& place, std::optional<double> log_probability,
                    std::span<const TokenProbability> top) const;

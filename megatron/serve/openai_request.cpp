@@ -412,15 +412,18 @@ Completion completion_of(ServedModel& model, const std::string& body, bool is_ch
   take_stops(model, request, completion);
   take_form(model, request, body, completion);
   take_length(model, request, completion);
-  completion.n = int_of(request, "n", 1, 1, kMaxChoices);
-  if (int_of(request, "best_of", completion.n, 1, kMaxChoices) != completion.n) {
-    refuse("best_of", "must equal n: all choices that are drawn are returned");
-  }
+  completion.returned = int_of(request, "n", 1, 1, kMaxChoices);
+  completion.n = int_of(request, "best_of", completion.returned, 1, kMaxChoices);
+  const bool ranks_choices = completion.n > completion.returned;
+  if (completion.n < completion.returned) refuse("best_of", "must be n or more");
   if (completion.n * static_cast<int64_t>(completion.prompts.size()) > kMaxChoices) {
     refuse("n", fmt::format("{} for {} prompts are more than {} choices", completion.n,
                             completion.prompts.size(), kMaxChoices));
   }
   completion.stream = bool_of(request, "stream");
+  if (completion.stream && ranks_choices) {
+    refuse("best_of", "must equal n in a stream: the best choices are known at the end");
+  }
   if (const json* options = given(request, "stream_options")) {
     if (!options->is_object()) refuse("stream_options", "must be an object");
     completion.include_usage = bool_of(*options, "include_usage");
@@ -430,7 +433,7 @@ Completion completion_of(ServedModel& model, const std::string& body, bool is_ch
   completion.base.seed =
       given(request, "seed") == nullptr ? model.next_seed() : static_cast<uint64_t>(seed);
   completion.base.vocab_size = model.vocab_size;
-  completion.base.return_log_probabilities = completion.logprobs;
+  completion.base.return_log_probabilities = completion.logprobs || ranks_choices;
   completion.base.scores_prompt = completion.echo;
   completion.base.num_top = completion.num_top;
   return completion;

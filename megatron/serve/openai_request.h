@@ -32,7 +32,8 @@ struct Completion {
   // The request of every choice, except row and prompt. For a T5 its prompt is the decoder's, and
   // `prompts` go to the encoder.
   Request base;
-  int64_t n = 1;  // choices of a prompt
+  int64_t n = 1;         // choices of a prompt that are drawn
+  int64_t returned = 1;  // of these, those whose tokens have the highest mean log-probability
   std::vector<std::string> stop_strings;
   bool echo = false;
   bool logprobs = false;

@@ -325,6 +325,35 @@ TEST_F(OpenAiApiTest, EveryEndTokenEndsAText) {
             server.tokenizer->decode(tokens));
 }
 
+TEST_F(OpenAiApiTest, ReturnsTheMostProbableOfMoreChoices) {
+  json body = {{"prompt", {"The river", "A"}}, {"max_tokens", 4}, {"n", 5}, {"seed", 7},
+               {"ignore_eos", true},           {"logprobs", 0}};
+  const json all = completed(body)["choices"];
+  ASSERT_EQ(all.size(), 10u);
+  const auto total = [](const json& choice) {
+    double sum = 0;
+    for (const json& one : choice["logprobs"]["token_logprobs"]) sum += one.get<double>();
+    return sum;
+  };
+  body["n"] = 2;
+  body["best_of"] = 5;
+  const json best = completed(body);
+  ASSERT_EQ(best["choices"].size(), 4u);
+  EXPECT_EQ(best["usage"]["completion_tokens"], 40);
+  for (const size_t prompt : {0u, 1u}) {
+    std::vector<double> sums;
+    for (size_t i = 0; i < 5; ++i) sums.push_back(total(all[prompt * 5 + i]));
+    std::sort(sums.rbegin(), sums.rend());
+    for (size_t i = 0; i < 2; ++i) {
+      const json& choice = best["choices"][prompt * 2 + i];
+      EXPECT_EQ(choice["index"], prompt * 2 + i);
+      EXPECT_DOUBLE_EQ(total(choice), sums[i]);
+    }
+  }
+  body.erase("logprobs");
+  EXPECT_EQ(completed(body)["choices"][3]["text"], best["choices"][3]["text"]);
+}
+
 TEST_F(OpenAiApiTest, GivesTheResponseAForm) {
   const json schema = {{"type", "object"},
                        {"properties",
@@ -438,7 +467,8 @@ TEST_F(OpenAiApiTest, RefusalsNameTheField) {
   EXPECT_EQ(refusal({{"prompt", "a"}, {"top_p", 1.5}}), "top_p");
   EXPECT_EQ(refusal({{"prompt", "a"}, {"n", 129}}), "n");
   EXPECT_EQ(refusal({{"prompt", "a"}, {"suffix", "b"}}), "suffix");
-  EXPECT_EQ(refusal({{"prompt", "a"}, {"best_of", 2}}), "best_of");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"n", 3}, {"best_of", 2}}), "best_of");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"best_of", 2}, {"stream", true}}), "best_of");
   EXPECT_EQ(refusal({{"messages", "a"}}, "/v1/chat/completions"), "messages");
   EXPECT_EQ(
       refusal({{"messages", {{{"role", "wizard"}, {"content", "a"}}}}}, "/v1/chat/completions"),
