@@ -81,6 +81,11 @@ INSTANTIATE_TEST_SUITE_P(AttentionOptions, CoreRunTest,
                                          CoreCase{"attention", "qknorm_gate"}),
                          name_of_case);
 
+INSTANTIATE_TEST_SUITE_P(Experts, CoreRunTest,
+                         testing::Values(CoreCase{"mtp", "mtp1_moe"},
+                                         CoreCase{"mla", "deepseek_v3"}),
+                         name_of_case);
+
 // A run on several ranks follows that on one.
 struct CoreLayout {
   CoreCase run;
