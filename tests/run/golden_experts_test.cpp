@@ -31,8 +31,7 @@ std::vector<IterationResult> iterations_of(GoldenTraining& run, size_t count) {
 
 // Compares losses, auxiliary losses and gradient norms.
 void expect_iterations(const std::vector<IterationResult>& results, const GoldenRun& golden,
-                       double tolerance, size_t first = 1, bool has_losses = true,
-                       bool has_norms = true) {
+                       double tolerance, size_t first = 1, bool has_losses = true) {
   for (size_t i = first; i < first + results.size(); ++i) {
     const IterationResult& result = results[i - first];
     const nlohmann::json& want = golden.iteration(i);
@@ -45,7 +44,6 @@ void expect_iterations(const std::vector<IterationResult>& results, const Golden
         expect_close(value(result.losses, name), number, tolerance, name + at);
       }
     }
-    if (!has_norms) continue;
     expect_close(result.grad_norm.value_or(-1), want["grad_norm"], tolerance, "grad norm" + at);
   }
 }
@@ -54,7 +52,6 @@ struct GoldenCase {
   const char* name;
   double tolerance = 1e-6;
   size_t last = 20;
-  bool has_norms = true;
 };
 void PrintTo(const GoldenCase& c, std::ostream* out) { *out << c.name; }
 
@@ -182,8 +179,7 @@ TEST_P(GoldenLayoutTest, TrainsAsMegatronCore) {
     });
   }
   for (const std::vector<IterationResult>& of_rank : results) {
-    expect_iterations(of_rank, golden, GetParam().tolerance, 1, &of_rank == &results.back(),
-                      GetParam().has_norms);
+    expect_iterations(of_rank, golden, GetParam().tolerance, 1, &of_rank == &results.back());
   }
 }
 
@@ -197,9 +193,10 @@ INSTANTIATE_TEST_SUITE_P(
                     GoldenCase{"top2_aux.tp2-etp1"}, GoldenCase{"top2_aux.tp2-etp1-ep2"},
                     GoldenCase{"top2_aux.tp2-etp1-ep4"}, GoldenCase{"dsv3.ep2"},
                     GoldenCase{"dsv3.pp2"}, GoldenCase{"dsv3.tp2-ep2"},
-                    GoldenCase{"dsv3.tp2-etp1-ep2"}, GoldenCase{"cap_probs.ep2", 1e-6, 17},
-                    // Which of equal tokens a full expert keeps shows in the norms.
-                    GoldenCase{"cap_probs.tp2", 1e-6, 20, false}),
+                    GoldenCase{"dsv3.tp2-etp1-ep2"},  // Not cap_probs.tp2: from iteration 1 on
+                                                      // equal tokens tie for the places of an
+                    // expert, and Megatron Core keeps others of them.
+                    GoldenCase{"cap_probs.ep2", 1e-6, 17}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::ranges::replace_if(
