@@ -52,6 +52,7 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   config.norm_placement = NormPlacement::kBoth;
   config.embed_layernorm = is_decoder_only(kind);
   config.add_output_bias = is_decoder_only(kind);
+  if (is_decoder_only(kind)) config.softmax_type = SoftmaxType::kLearnable;
   config.untie_embeddings_and_output_weights = is_decoder_only(kind);
   if (is_gated) config.activation = Activation::kSwiglu;
   config = resolved(config);
