@@ -51,6 +51,22 @@ std::string with_layer(std::string_view pattern, const std::string& layer, int64
   return name;
 }
 
+bool is_of_experts(Layout layout) {
+  return layout == Layout::kExperts || layout == Layout::kExpertGateUp;
+}
+
+// The names of each expert: those of the first, then those of the second, ...
+std::vector<std::string> of_each_expert(const std::vector<std::string>& names, int64_t experts) {
+  std::vector<std::string> all;
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    for (std::string name : names) {
+      fill_hole(name, "{e}", std::to_string(expert));
+      all.push_back(std::move(name));
+    }
+  }
+  return all;
+}
+
 bool is_transposed(Layout layout) {
   return layout == Layout::kTranspose || layout == Layout::kQkvThirdsTranspose;
 }
@@ -113,8 +129,21 @@ std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSi
       return kv_blocks(sizes);
     case Layout::kGateUp:
       return {{0, 0, 0, our_rows / 2}, {1, 0, our_rows / 2, our_rows / 2}};
+    case Layout::kExperts:
+    case Layout::kExpertGateUp:
+      break;  // expert_blocks()
   }
   throw InternalError("unknown layout");
+}
+
+// The rows of `parts` tensors of one expert after those of another.
+std::vector<RowBlock> expert_blocks(size_t parts, int64_t our_rows) {
+  const int64_t rows = our_rows / static_cast<int64_t>(parts);
+  std::vector<RowBlock> blocks;
+  for (size_t part = 0; part < parts; ++part) {
+    blocks.push_back({part, 0, static_cast<int64_t>(part) * rows, rows});
+  }
+  return blocks;
 }
 
 // Our tensor as rows of `row_elements` elements, and the plan over them.
@@ -138,8 +167,12 @@ RowPlan plan_of(const TensorMapping& tensor, const LayoutSizes& sizes) {
   if (is_transposed(tensor.layout) && shape.rank() != 2 && !is_vector) {
     refuse("a transposed tensor must have two axes");
   }
+  const bool has_experts = is_of_experts(tensor.layout);
+  if (has_experts && shape.rank() != 3) refuse("expected [experts, rows, columns]");
+  const int64_t our_rows = has_experts ? shape[0] * shape[1] : shape[0];
   RowPlan plan;
-  plan.blocks = row_blocks(tensor.layout, shape[0], sizes);
+  plan.blocks = has_experts ? expert_blocks(tensor.theirs.size(), our_rows)
+                            : row_blocks(tensor.layout, our_rows, sizes);
   plan.their_rows.resize(tensor.theirs.size(), 0);
   int64_t rows = 0;
   for (const RowBlock& block : plan.blocks) {
@@ -147,10 +180,10 @@ RowPlan plan_of(const TensorMapping& tensor, const LayoutSizes& sizes) {
     plan.their_rows[block.part] += block.rows;
     rows += block.rows;
   }
-  if (tensor.layout == Layout::kPadVocab ? rows > shape[0] : rows != shape[0]) {
+  if (tensor.layout == Layout::kPadVocab ? rows > our_rows : rows != our_rows) {
     refuse(fmt::format("expected {} rows", rows));
   }
-  plan.row_elements = shape[0] == 0 ? 0 : shape.numel() / shape[0];
+  plan.row_elements = our_rows == 0 ? 0 : shape.numel() / our_rows;
   return plan;
 }
 
@@ -343,6 +376,9 @@ std::vector<TensorMapping> mapped(const NameTable& table, std::span<const Tensor
           tensor.theirs.push_back(with_layer(name, *layer, table.num_layers));
         }
       }
+      if (is_of_experts(rule.layout) && spec.shape.rank() > 0) {
+        tensor.theirs = of_each_expert(tensor.theirs, spec.shape[0]);
+      }
       break;
     }
     if (tensors.size() == before) unknown.push_back(spec.name);
@@ -362,6 +398,10 @@ std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& 
   if (tensor.layout == Layout::kSame) return {ours};
   std::vector<Shape> shapes;
   for (const int64_t rows : plan.their_rows) {
+    if (is_of_experts(tensor.layout)) {
+      shapes.push_back({rows, ours[2]});
+      continue;
+    }
     const bool swaps = is_transposed(tensor.layout) && ours.rank() == 2;
     shapes.push_back(swaps ? Shape{ours[1], rows} : ours.with(0, rows));
   }
@@ -377,6 +417,18 @@ std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<Elem
   const RowPlan plan = plan_of(tensor, sizes);
   const bool swaps = is_transposed(tensor.layout) && shape.rank() == 2;
   std::vector<TensorPiece> pieces;
+  if (is_of_experts(tensor.layout)) {
+    for (const RowBlock& block : plan.blocks) {
+      const Region region = {{block.ours / shape[1], block.ours % shape[1], 0},
+                             {1, block.rows, shape[2]}};
+      pieces.push_back({region, [read = theirs[block.part], part = region.shape] {
+                          FileElements elements = read();
+                          elements.view.shape = part;
+                          return elements;
+                        }});
+    }
+    return pieces;
+  }
   if (!swaps && plan.blocks.size() <= kMaxPieces) {
     for (const RowBlock& block : plan.blocks) {
       pieces.push_back(

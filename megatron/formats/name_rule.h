@@ -28,10 +28,14 @@ enum class Layout {
   kQkvSplit,            // theirs: three tensors for queries, keys, values
   kKvSplit,             // ours: for each head its key, then its value; theirs: two tensors
   kGateUp,              // ours: rows of the gate, then of the up projection; theirs: two tensors
+  // Ours is [experts, rows, columns]; theirs has tensors of each expert, with "{e}" in the name.
+  kExperts,       // one of [rows, columns]
+  kExpertGateUp,  // two, as kGateUp
 };
 
 // One mapping. "{i}" in a name stands for a layer number; in their names "{i-1}" stands for the
-// number before it, and "{last}" for that of the last layer. The first matching rule applies.
+// number before it, "{last}" for that of the last layer, and "{e}" for an expert. The first
+// matching rule applies.
 struct NameRule {
   std::string_view ours;
   std::array<std::string_view, 3> theirs;  // those of the layout, then empty

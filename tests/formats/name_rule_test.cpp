@@ -145,6 +145,34 @@ TEST(NameRuleTest, GateComesFirstAndPaddingIsZero) {
   expect_identical(to_theirs(table, 0, padded.view(), kSizes), rows);
 }
 
+TEST(NameRuleTest, TensorsOfEachExpertAreOneOfOurs) {
+  const TensorSpec fc1{"fc1", DType::kFloat32, {2, 4, 3}};
+  const NameTable table{
+      {{"fc1", {"experts.{e}.gate", "experts.{e}.up"}, Layout::kExpertGateUp}}, "", {}};
+  const TensorMapping tensor = mapped(table, {&fc1, 1}).front();
+  EXPECT_THAT(tensor.theirs,
+              ElementsAre("experts.0.gate", "experts.0.up", "experts.1.gate", "experts.1.up"));
+  std::vector<Tensor> theirs;
+  std::vector<ElementReader> readers;
+  for (int part = 0; part < 4; ++part) {
+    theirs.push_back(counted({2, 3}, static_cast<float>(100 * part)));
+    readers.push_back(
+        [part, &theirs] { return FileElements{theirs[static_cast<size_t>(part)].view()}; });
+  }
+  const Tensor ours =
+      read_whole({fc1.shape, DType::kFloat32, pieces_of(tensor, readers, DType::kFloat32, kSizes)});
+  EXPECT_EQ(ours.span<float>()[(1 * 4 + 0) * 3 + 1], 201);  // expert 1, its gate
+  EXPECT_EQ(ours.span<float>()[(1 * 4 + 3) * 3 + 2], 305);  // its last row
+  for (size_t part = 0; part < 4; ++part) {
+    expect_identical(to_theirs(tensor, part, ours.view(), kSizes), theirs[part]);
+  }
+  const TensorMapping odd = {{"fc1", DType::kFloat32, {2, 3, 3}}, tensor.theirs, tensor.layout};
+  EXPECT_THROW(their_shapes(odd, kSizes), ShapeError);
+  const TensorMapping flat = {{"fc1", DType::kFloat32, {8, 3}}, tensor.theirs, tensor.layout};
+  EXPECT_THAT(message_of<ShapeError>([&] { their_shapes(flat, kSizes); }),
+              HasSubstr("expected [experts, rows, columns]"));
+}
+
 TEST(NameRuleTest, ReadsUnalignedSources) {
   const Tensor x = counted({4, 3});
   std::vector<std::byte> shifted(static_cast<size_t>(x.bytes()) + 1);

@@ -86,6 +86,17 @@ void expect_defaults(HfBinding& f, TransformerConfig& c) {
   expect(&TransformerConfig::final_logit_softcapping, "soft caps of logits");
   expect(&TransformerConfig::add_output_bias, "a bias of the output layer");
   expect(&TransformerConfig::num_experts, "--num-experts");
+  if (c.has_experts()) {
+    expect(&TransformerConfig::moe_router_score_function, "the scores of the router");
+    expect(&TransformerConfig::moe_router_pre_softmax, "--moe-router-pre-softmax");
+    expect(&TransformerConfig::moe_router_num_groups, "--moe-router-num-groups");
+    expect(&TransformerConfig::moe_router_topk_scaling_factor, "--moe-router-topk-scaling-factor");
+    expect(&TransformerConfig::moe_router_enable_expert_bias, "--moe-router-enable-expert-bias");
+    expect(&TransformerConfig::moe_layer_freq, "layers without experts");
+    expect(&TransformerConfig::moe_apply_probs_on_input, "--moe-apply-probs-on-input");
+    expect(&TransformerConfig::moe_shared_expert_intermediate_size, "shared experts");
+    expect(&TransformerConfig::moe_shared_expert_gate, "--moe-shared-expert-gate");
+  }
   expect(&TransformerConfig::multi_latent_attention, "--multi-latent-attention");
   expect(&TransformerConfig::mtp_num_layers, "--mtp-num-layers");
   f.fixed_unless_bound(c.retro.add_retriever, false, "--retro-add-retriever");
@@ -96,7 +107,9 @@ TransformerConfig without_ineffective(TransformerConfig c) {
   if (c.add_attention_bias == c.add_bias_linear) c.add_attention_bias.reset();
   if (c.has_proj_bias()) c.add_qkv_bias = false;
   if (c.normalization == Normalization::kRmsNorm) c.add_norm_bias = true;
-  if (c.softmax_scale == std::pow(static_cast<double>(c.kv_channels), -0.5)) c.softmax_scale = 0.0;
+  if (!c.multi_latent_attention &&
+      c.softmax_scale == std::pow(static_cast<double>(c.kv_channels), -0.5))
+    c.softmax_scale = 0.0;
   if (c.attention_window == 0) c.window_layers.clear();
   if (std::ranges::count(c.window_layers, 0) == 0) c.window_layers.clear();
   if (std::ranges::count(c.no_rope_layers, 0) == std::ssize(c.no_rope_layers)) {

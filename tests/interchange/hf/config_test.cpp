@@ -335,6 +335,28 @@ TEST_F(HfConfigTest, WritesWhatItReads) {
   expect_round_trip("bloom", {{"seq_length", 512}});
 }
 
+// Models of every family in the spelling of transformers 5 and in that of the hub, as transformers
+// 5.24 wrote them.
+TEST_F(HfConfigTest, BothSpellingsOfEveryFamilyAreOneModel) {
+  int models = 0;
+  const std::filesystem::path folder = source_path("tests/golden/hf/configs");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().stem();
+    if (name.ends_with(".hub")) continue;
+    SCOPED_TRACE(name);
+    testing::internal::CaptureStderr();
+    const HfModel model = read_hf_config(entry.path());
+    const std::string text = hf_config_text(model);
+    EXPECT_EQ(hf_config_text(read_hf_config(folder / (name + ".hub.json"))), text);
+    const HfModel again = read(text);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "every field is known";
+    EXPECT_EQ(hf_config_text(again), text);
+    EXPECT_EQ(&hf_family_of(again.transformer, model.family->model_type), model.family);
+    models += 1;
+  }
+  EXPECT_EQ(models, 21);
+}
+
 TEST_F(HfConfigTest, RefusesToWriteWhatTheFamilyCannotExpress) {
   HfModel model = read("gpt2", json::object());
   model.transformer.normalization = Normalization::kRmsNorm;

@@ -60,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(Families, GptGoldenTest,
                          testing::Values("gpt2", "llama", "llama-gqa", "bloom", "gpt-neox", "qwen2",
                                          "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "llama31",
                                          "mistral-sw", "granite", "starcoder2", "gptj", "opt",
-                                         "falcon", "falcon-7b", "mpt", "cohere", "smollm3"),
+                                         "falcon", "falcon-7b", "mpt", "cohere", "smollm3",
+                                         "qwen2-moe", "deepseek-v2"),
                          [](const auto& family) {
                            std::string name = family.param;
                            std::replace(name.begin(), name.end(), '-', '_');

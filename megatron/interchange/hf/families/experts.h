@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+
+#include "megatron/interchange/hf/family.h"
+
+// Parts of the descriptions of families with experts.
+namespace megatron {
+
+// The weights of auxiliary losses, which belong to a training, and whether they are reported.
+void ignore_hf_router_losses(HfBinding& fields);
+
+// Layers with experts: decoder_sparse_step and mlp_only_layers (Qwen).
+void bind_hf_sparse_layers(HfBinding& fields, TransformerConfig& config);
+// first_k_dense_replace: all layers behind the first ones (DeepSeek).
+void bind_hf_first_dense_layers(HfBinding& fields, TransformerConfig& config);
+
+// mlp.gate and mlp.experts.{e} with gates, as Qwen and DeepSeek have them.
+std::span<const NameRule> hf_expert_names();
+
+}  // namespace megatron
