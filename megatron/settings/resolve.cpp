@@ -383,8 +383,7 @@ class Resolver {
     require(c.lora_rank == 0 || args_.checkpoint.save_format == SaveFormat::kNative,
             "--lora-rank needs --save-format native: other systems have no place for adapters; "
             "convert the checkpoint afterwards");
-    require(c.has_decoder() || c.softmax_scale == 0,
-            "--softmax-scale is not for BERT; remove it");
+    require(c.has_decoder() || c.softmax_scale == 0, "--softmax-scale is not for BERT; remove it");
     require(c.has_decoder() || !c.untie_embeddings_and_output_weights,
             "--untie-embeddings-and-output-weights is not for BERT; remove it");
     const int64_t tp = args_.parallel.tensor_model_parallel_size;

@@ -75,7 +75,7 @@ enum class TokenDropPolicy { kProbs, kPosition };
 // Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends each token to
 // moe_router_topk of num_experts MLPs.
 struct ExpertConfig {
-  int64_t num_experts = 0;          // 0: none
+  int64_t num_experts = 0;  // 0: none
   // Of each layer: 1 if it has experts. One number: each so many layers, from the first.
   std::vector<int> moe_layer_freq;  // resolved: empty if all have
   int64_t moe_ffn_hidden_size = 0;  // width of an expert; 0: ffn_hidden_size
