@@ -26,6 +26,7 @@ TransformerConfig canonical(TransformerConfig config) {
   config.encoder_seq_length = unset.encoder_seq_length;
   config.group_query_attention = config.num_query_groups != config.num_attention_heads;
   config.add_qkv_bias = config.has_qkv_bias();
+  if (!config.has_experts()) static_cast<ExpertConfig&>(config) = unset;
   if (config.position_embedding_type != PositionEmbedding::kLearnedAbsolute) {
     config.max_position_embeddings = unset.max_position_embeddings;
   }
