@@ -38,6 +38,8 @@ TransformerConfig canonical(TransformerConfig config) {
     config.use_rope_scaling = unset.use_rope_scaling;
   }
   if (!config.use_rope_scaling) config.rope_scaling_factor = unset.rope_scaling_factor;
+  RopeScaling& scaling = config.rope_scaling;
+  if (scaling.type == RopeScalingType::kNone) scaling.original_max_position_embeddings = 0;
   return config;
 }
 
