@@ -29,10 +29,12 @@ const Shape kShapes[] = {{0, 8}, {8, 0},       {1, 1},     {5, 3},      {7, 127}
 
 using BiasActivationCudaTest = CudaDtypeTest;
 
-Tolerance tolerance_for(DType dtype) {
-  // The CPU's tanh GELU cancels where x is far below 0.
-  if (dtype == DType::kFloat32) return {.relative = 1e-5, .absolute = 1e-5};
-  return tolerance_of(dtype);
+Tolerance tolerance_for(DType dtype, Activation activation) {
+  if (dtype != DType::kFloat32) return tolerance_of(dtype);
+  // The CPU's tanh GELU cancels where x is far below 0; the other half, up to five standard
+  // deviations of 3, multiplies the difference.
+  const double factor = activation == Activation::kGegluTanhFirst ? 15 : 1;
+  return {.relative = 1e-5, .absolute = 1e-5 * factor};
 }
 
 std::string what(Activation activation, const Shape& shape, bool has_bias) {
@@ -68,7 +70,7 @@ TEST_P(BiasActivationCudaTest, ForwardAndBackward) {
                                                           stream);
                          backward(t[1], nullptr, t[2], t[3], b, activation, stream);
                        },
-                       {.tolerance = tolerance_for(GetParam()),
+                       {.tolerance = tolerance_for(GetParam(), activation),
                         .misaligned_by = misaligned_by,
                         .what = what(activation, shape, has_bias)});
         }
@@ -92,7 +94,8 @@ TEST_P(BiasActivationCudaTest, InPlaceWithABiasOfAnotherDtype) {
                                                       activation, stream);
                    }
                  },
-                 {.tolerance = tolerance_for(GetParam()), .what = what(activation, shape, true)});
+                 {.tolerance = tolerance_for(GetParam(), activation),
+                  .what = what(activation, shape, true)});
   }
 }
 
