@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
@@ -194,6 +195,8 @@ class CoreTrainer {
 
  private:
   static std::shared_ptr<const Tokenizer> tokenizer_of(RunConfig config) {
+    static std::mutex mutex;  // ranks are threads, and there is one capture at a time
+    const std::lock_guard lock(mutex);
     const CapturedStdout captured_out;
     return open_tokenizer(config);
   }
