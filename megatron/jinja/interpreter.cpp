@@ -463,7 +463,7 @@ Value Interpreter::call_macro(const Statement& macro, Scope& around, const Argum
   }
   for (const auto& [key, value] : arguments.named) {
     const auto place = std::find_if(macro.parameters.begin(), macro.parameters.end(),
-                                    [&](const Parameter& one) { return one.name == key; });
+                                    [&key = key](const Parameter& one) { return one.name == key; });
     const auto index = place - macro.parameters.begin();
     if (place != macro.parameters.end() && index >= std::ssize(arguments.positional)) {
       inner.set(place->name, value);

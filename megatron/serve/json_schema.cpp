@@ -234,7 +234,7 @@ class SchemaReader {
     for (const auto& [name, one] : properties->mapping()->entries) {
       const bool is_required =
           std::any_of(required.begin(), required.end(),
-                      [&](const Value& other) { return jinja::are_equal(other, name); });
+                      [&name = name](const Value& other) { return jinja::are_equal(other, name); });
       all.push_back({member(constant_text(name), pattern_of(one)), is_required});
     }
     return in_brackets("{", properties_from(all, 0), "}");
