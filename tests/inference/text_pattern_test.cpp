@@ -64,9 +64,11 @@ TEST(TextPatternTest, ReadsRangesOfCharactersAsUtf8) {
   };
   const CharacterRanges ranges = {{0x41, 0x7FE}, {0x900, 0x12345}, {0x20001, 0x10FFFE}};
   const PatternPtr pattern = character_of(ranges);
-  for (const char32_t c : {0x40,    0x41,    0x7F,    0x80,    0x7FE,    0x7FF,   0x8FF,   0x900,
-                           0xFFF,   0x1000,  0xD7FF,  0xE000,  0xFFFF,   0x10000, 0x12345, 0x12346,
-                           0x20000, 0x20001, 0x3FFFF, 0x40000, 0x10FFFE, 0x10FFFF}) {
+  constexpr char32_t kCharacters[] = {0x40,    0x41,    0x7F,     0x80,    0x7FE,   0x7FF,
+                                      0x8FF,   0x900,   0xFFF,    0x1000,  0xD7FF,  0xE000,
+                                      0xFFFF,  0x10000, 0x12345,  0x12346, 0x20000, 0x20001,
+                                      0x3FFFF, 0x40000, 0x10FFFE, 0x10FFFF};
+  for (const char32_t c : kCharacters) {
     const bool is_in = std::any_of(ranges.begin(), ranges.end(), [&](const auto& range) {
       return c >= range.first && c <= range.second;
     });
