@@ -20,6 +20,7 @@
 #include "megatron/interchange/checkpoint_text.h"
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/folder.h"
+#include "megatron/interchange/megatron/rank_shard.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/settings/flag_table.h"
@@ -285,8 +286,9 @@ void fit_vocabulary(CheckpointContents& contents, const ConversionOptions& o, co
   pad_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
 }
 
-// The settings of a run in this program's types; the tokenizer's even if its files are elsewhere.
-ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
+// The settings of a run with weights of a dtype in this program's types; those of the tokenizer
+// and of the model's origin even if no flag has them.
+ArgMap native_args(const TrainingArgs& run, const ArgMap& stored, DType weights) {
   // Settings of the model are stored although no command line gave them.
   TrainingArgs given = run;
   TrainingArgs bound;
@@ -298,11 +300,16 @@ ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   }
   ArgMap args = arg_map(given);
   for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
-                           "vocab_size", "num_tokentypes", "bos_token_id", "eos_token_id",
-                           "pad_token_id", "decoder_start_token_id"}) {
+                           "vocab_size", "num_tokentypes"}) {
     const auto found = stored.find(name);
     if (found != stored.end()) args[name] = found->second;
   }
+  for (const auto& [name, value] : stored) {
+    if (stays_with_model(name)) args[name] = value;
+  }
+  args["params_dtype"] = weights;
+  args["fp16"] = weights == DType::kFloat16;
+  args["bf16"] = weights == DType::kBFloat16;
   return args;
 }
 
@@ -475,7 +482,10 @@ int convert_checkpoint(std::span<const std::string> words) {
   fs::create_directories(o.save);
   const DirectoryLock lock(o.save);
   if (target.format != SaveFormat::kHuggingFace) remove_leftovers(o.save);
-  if (target.format == SaveFormat::kNative) contents.args = native_args(run, contents.args);
+  if (target.format == SaveFormat::kNative) {
+    const StoredSection& weights = contents.sections.at(kWeightsSection);
+    contents.args = native_args(run, contents.args, weights.at(kWordEmbeddings).dtype);
+  }
 
   if (target.format == SaveFormat::kHuggingFace) {
     write_hf_folder(

@@ -254,7 +254,7 @@ class SchemaReader {
       const PatternPtr next = sequence({comma(), all[i].pattern});
       rest.push_back(all[i].is_required ? next : repeated(next, 0, 1));
     }
-    const PatternPtr begun = sequence(std::move(rest));
+    PatternPtr begun = sequence(std::move(rest));
     if (all[first].is_required) return begun;
     return choice({begun, properties_from(all, first + 1)});
   }

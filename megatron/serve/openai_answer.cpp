@@ -44,6 +44,7 @@ ordered_json optional_json(const std::optional<double>& value) {
 }  // namespace
 
 // What the interface tells of a token: for chats an object, else a list of the four columns.
+// NOLINTNEXTLINE(bugprone-exception-escape): moving JSON does not throw
 struct CompletionAnswer::Entry {
   json value;
   int64_t begin = -1;  // characters drawn before the token's; below 0: it is the prompt's

@@ -368,7 +368,8 @@ TEST_F(OpenAiApiTest, GivesTheResponseAForm) {
                      {"n", 3},
                      {"temperature", 1.5},
                      {"seed", 3}};
-  for (const json& choice : posted("/v1/chat/completions", chat)["choices"]) {
+  const json answer = posted("/v1/chat/completions", chat);
+  for (const json& choice : answer["choices"]) {
     EXPECT_EQ(choice["finish_reason"], "stop");
     const json value = json::parse(choice["message"]["content"].get<std::string>());
     EXPECT_TRUE(value["ok"].is_boolean()) << value;

@@ -40,8 +40,9 @@ void read_llama3(HfBinding& rope, TransformerConfig& config) {
   RopeScaling& scaling = config.rope_scaling;
   scaling.low_freq_factor = rope.number_of("low_freq_factor", kRopeLowFactor);
   scaling.high_freq_factor = rope.number_of("high_freq_factor", kRopeHighFactor);
+  // Compat: as transformers 5.24, whose default is the model's own length.
   scaling.original_max_position_embeddings =
-      rope.size_of("original_max_position_embeddings", kRopeOriginalLength);
+      rope.size_of("original_max_position_embeddings", config.max_position_embeddings);
   if (scaling.low_freq_factor != kRopeLowFactor || scaling.high_freq_factor != kRopeHighFactor ||
       scaling.original_max_position_embeddings != kRopeOriginalLength) {
     return;
