@@ -118,7 +118,8 @@ void add_flags(FlagTable& flags, ConversionOptions& o) {
       "main parameters, if the source has them.");
   flags.add_switch("--bf16", o.bf16, "The same as --target_params_dtype bf16.");
   flags.add_switch("--fp16", o.fp16, "The same as --target_params_dtype fp16.");
-  flags.add("--target-expert-parallel-size", o.expert, "1: models with experts are not converted.");
+  flags.add("--target-expert-parallel-size", o.expert,
+            "1: files that are written hold all experts.");
   flags.add_optional("--true-vocab-size", o.true_vocab_size,
                      "Ids of the tokenizer; further rows are padding.");
   flags.add_optional("--vocab-file", o.vocab_file, "vocab.json, for the number of ids.");
@@ -424,7 +425,8 @@ int convert_checkpoint(std::span<const std::string> words) {
   }
   if (o.expert != 1) {
     problems.push_back(fmt::format(
-        "--target-expert-parallel-size {} must be 1: models with experts are not converted",
+        "--target-expert-parallel-size {} must be 1: files that are written hold all experts, and "
+        "runs of any size read them",
         o.expert));
   }
   if (o.checkpoint_type != "hf") {

@@ -32,11 +32,16 @@ void expect_place(SaveFormat format, const TransformerConfig& config) {
   const MegatronNaming naming = format == SaveFormat::kMegatron       ? MegatronNaming::kLegacy
                                 : format == SaveFormat::kMegatronCore ? MegatronNaming::kCore
                                                                       : MegatronNaming::kCoreFused;
+  if (config.has_experts() && format != SaveFormat::kTorchDist) {
+    throw Unsupported(
+        "experts have no place in the files of --save-format megatron and megatron-core yet; use "
+        "torch_dist or native");
+  }
   TransformerConfig small = config;
   small.lora_rank = 0;
   if (small.padded_vocab_size == 0) small.padded_vocab_size = 1;
   for (const ParameterSpec& spec : model_specs(small)) {
-    if (spec.info.role == ParameterRole::kBuffer) continue;  // of FP8, which is left out
+    if (is_fp8_state(spec.name)) continue;  // left out
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(spec.name, layer);
     megatron_name(config.kind, naming, pattern, layer && config.retro.has_layer(*layer));

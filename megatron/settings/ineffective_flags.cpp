@@ -73,6 +73,30 @@ class IneffectiveFlags {
           {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"},
           "without --multi-latent-attention");
     }
+    if (!c.has_experts()) {
+      warn_given({"moe_layer_freq",
+                  "moe_router_topk",
+                  "moe_router_load_balancing_type",
+                  "moe_router_score_function",
+                  "moe_router_pre_softmax",
+                  "moe_router_num_groups",
+                  "moe_router_group_topk",
+                  "moe_router_topk_scaling_factor",
+                  "moe_router_dtype",
+                  "moe_router_enable_expert_bias",
+                  "moe_router_bias_update_rate",
+                  "moe_router_quantile_balancing_ema",
+                  "moe_aux_loss_coeff",
+                  "moe_z_loss_coeff",
+                  "moe_input_jitter_eps",
+                  "moe_expert_capacity_factor",
+                  "moe_pad_expert_input_to_capacity",
+                  "moe_token_drop_policy",
+                  "moe_apply_probs_on_input",
+                  "moe_shared_expert_intermediate_size",
+                  "moe_shared_expert_gate"},
+                 "without --num-experts");
+    }
     const RopeScalingType type = c.rope_scaling.type;
     if (type == RopeScalingType::kNone) {
       warn_given({"original_max_position_embeddings"}, "without --rope-type");

@@ -157,7 +157,11 @@ void resolve_experts(TransformerConfig& config) {
     for (size_t layer = 0; layer < freq.size(); layer += static_cast<size_t>(every))
       freq[layer] = 1;
   }
-  if (std::ranges::all_of(freq, [](int one) { return one == 1; })) freq.clear();
+  // A list of another length stays: it is a problem.
+  if (std::ssize(freq) == config.num_layers &&
+      std::ranges::all_of(freq, [](int one) { return one == 1; })) {
+    freq.clear();
+  }
   // One coefficient is that of all types.
   std::vector<double>& coefficients = config.moe_aux_loss_coeff;
   if (coefficients.size() == 1) {

@@ -262,7 +262,8 @@ void write_megatron_files(const fs::path& directory, const CheckpointContents& c
   std::vector<std::string> found = problems(contents, layout);
   if (value_or<int64_t>(contents.args, "num_experts", 0) > 0) {
     found.emplace_back(
-        "experts have no place in the files of --save-format megatron yet; use the format native");
+        "experts have no place in the files of --save-format megatron yet; use torch_dist or "
+        "native");
   }
   if (!found.empty()) throw ConfigError(found);
   for (int64_t pipeline = 0; pipeline < layout.pipeline_model_parallel_size; ++pipeline) {

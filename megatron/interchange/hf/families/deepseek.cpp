@@ -78,11 +78,12 @@ void bind_deepseek_v3(HfBinding& f, TransformerConfig& c) {
   f.only("norm_topk_prob", true, "the weights of a token's experts add up to 1 before scaling");
   f.only("rope_interleave", true, "channels are turned in pairs here");
   bind_groups(f, c);
-  if (f.reads() && c.moe_router_group_topk > 0) {
+  if (c.moe_router_group_topk > 0) {
     constexpr int64_t kBest = 2;  // experts of a block whose scores are summed
     const bool is_same = c.moe_router_topk / c.moe_router_group_topk == kBest ||
                          c.moe_router_group_topk == c.moe_router_num_groups;
-    if (!is_same) {
+    f.expect(is_same, "--moe-router-topk is not 2 x --moe-router-group-topk");
+    if (f.reads() && !is_same) {
       f.unsupported("topk_group",
                     "a block is chosen by its two best experts, here by num_experts_per_tok / "
                     "topk_group, which must be 2");
