@@ -235,7 +235,9 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   expect_possible(flags);
   warn_of_device(args.training.device, world);
   const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
-  const ParallelContext parallel = make_parallel_context(world, args.parallel);
+  ParallelConfig layout = args.parallel;
+  layout.sequence_parallel = false;  // a step has few tokens
+  const ParallelContext parallel = make_parallel_context(world, layout);
   const TransformerConfig& config = args.transformer;
   const int stage = parallel.pipeline.rank();
   std::optional<T5Model> t5;

@@ -111,10 +111,12 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
     plan.cache_bytes_per_token = kv_cache_bytes_per_token(plan.model(), plan.model().num_layers,
                                                           tensor_ranks, plan.kv_cache);
   }
-  // A plan for GPUs needs none; auto means the device that training on this machine would use.
+  // A plan for GPUs needs none; auto means the device that training on this machine would use, or
+  // the named GPU.
   const DeviceChoice choice = plan.args.training.device;
   const bool has_gpu =
-      choice == DeviceChoice::kCuda || (choice == DeviceChoice::kAuto && num_cuda_devices() > 0);
+      choice == DeviceChoice::kCuda ||
+      (choice == DeviceChoice::kAuto && (!flags.gpu.empty() || num_cuda_devices() > 0));
   plan.device = has_gpu ? DeviceType::kCuda : DeviceType::kCpu;
   if (has_gpu) plan.gpu = &chosen_gpu(flags.gpu);
   const PlannedTraining training = planned_training(plan.args, plan.device);

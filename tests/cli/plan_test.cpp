@@ -192,6 +192,12 @@ TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
                                  "4090, h100, h200, b200, 5090"));
 }
 
+TEST(PlanTest, ANamedGpuNeedsNoDeviceFlag) {
+  const nlohmann::json here = planned("--workload 124m --device auto --gpu a100");
+  EXPECT_EQ(here["device"], "cuda");
+  EXPECT_EQ(here["seconds"], planned("--workload 124m --gpu a100")["seconds"]);
+}
+
 TEST(PlanTest, OverlapHidesWhatTensorRanksSend) {
   const std::string flags =
       "--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
