@@ -378,7 +378,7 @@ fs::path own_tokenizer(const CheckpointSource& source) {
 
 // The source of a Hugging Face model's tokenizer files; empty if unknown.
 fs::path tokenizer_directory(const ConversionOptions& o, const CheckpointSource& source) {
-  const fs::path own = own_tokenizer(source);
+  fs::path own = own_tokenizer(source);
   if (o.tokenizer_name.empty()) return own;
   const std::optional<fs::path> named = find_model_path(o.tokenizer_name);
   if (!named) {

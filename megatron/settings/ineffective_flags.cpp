@@ -62,7 +62,9 @@ class IneffectiveFlags {
       for (const char* dest : dests) {
         std::string flag = "--" + std::string(dest);
         std::ranges::replace(flag, '_', '-');
-        warn_if(given(dest), flag + " has no effect " + when);
+        flag += " has no effect ";
+        flag += when;
+        warn_if(given(dest), flag);
       }
     };
     if (is_latent) {
