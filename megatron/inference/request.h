@@ -39,7 +39,7 @@ struct Request {
   // The second token is never drawn directly after the first.
   std::optional<std::pair<int32_t, int32_t>> never_after = {};
 
-  // What may be drawn; only rank 0 has it. Not with beams, nor with pipeline stages.
+  // Constrains the drawn tokens; only rank 0 has it. Not with beams or pipeline stages.
   std::shared_ptr<TokenConstraint> constraint = {};
   bool is_constrained = false;  // on all ranks
 

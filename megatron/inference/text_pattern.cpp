@@ -206,7 +206,7 @@ class RegexParser {
     return is_negated ? complement(std::move(ranges)) : ranges;
   }
 
-  // What follows a backslash.
+  // The escape sequence behind a backslash.
   CharacterRanges escaped() {
     const CharacterRanges digits = {{'0', '9'}};
     const CharacterRanges words = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};

@@ -4,22 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "megatron/core/error.h"
+#include "tests/inference/pattern_matches.h"
 #include "tests/support/message_of.h"
 
 namespace megatron {
 namespace {
 
 using testing::HasSubstr;
-
-bool matches(const PatternPtr& pattern, std::string_view text) {
-  PatternAutomaton automaton(*pattern);
-  PatternAutomaton::State state = automaton.start();
-  for (const char c : text) {
-    state = automaton.next(state, static_cast<uint8_t>(c));
-    if (state == PatternAutomaton::kDead) return false;
-  }
-  return automaton.accepts(state);
-}
 
 bool matches(const char* regex, std::string_view text) {
   return matches(pattern_of_regex(regex), text);

@@ -75,7 +75,8 @@ TEST_P(GoldenExpertsTest, TrainsAsMegatronCore) {
 TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
   const std::string name = GetParam().name;
-  if (name.starts_with("bf16")) GTEST_SKIP() << "equal logits tie";
+  if (name.starts_with("bf16"))
+    GTEST_SKIP() << "bf16 logits are equal, and torch leaves open which of equal ones it takes";
   const GoldenRun golden(name, "unused");
   const TrainingArgs args = parse_training_args(golden.flags, ModelKind::kGpt, 1);
   LayerConfig config = args.transformer;
@@ -193,9 +194,9 @@ INSTANTIATE_TEST_SUITE_P(
                     GoldenCase{"top2_aux.tp2-etp1"}, GoldenCase{"top2_aux.tp2-etp1-ep2"},
                     GoldenCase{"top2_aux.tp2-etp1-ep4"}, GoldenCase{"dsv3.ep2"},
                     GoldenCase{"dsv3.pp2"}, GoldenCase{"dsv3.tp2-ep2"},
-                    GoldenCase{"dsv3.tp2-etp1-ep2"},  // Not cap_probs.tp2: from iteration 1 on
-                                                      // equal tokens tie for the places of an
-                    // expert, and Megatron Core keeps others of them.
+                    GoldenCase{"dsv3.tp2-etp1-ep2"},
+                    // Not cap_probs.tp2, which differs from iteration 1 on (4.89111,
+                    // there 4.89080): ties for the places of an expert are supposed, and not shown.
                     GoldenCase{"cap_probs.ep2", 1e-6, 17}),
     [](const auto& info) {
       std::string name = info.param.name;

@@ -27,7 +27,7 @@ struct HfActivation {
   Activation activation;
 };
 
-// What was found while the fields of a config.json were bound.
+// The problems found while the fields of a config.json were bound.
 struct HfReport {
   std::vector<std::string> malformed;    // reading: fields of the wrong kind or missing
   std::vector<std::string> unsupported;  // reading: values that this program does not compute

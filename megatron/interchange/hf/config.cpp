@@ -43,7 +43,7 @@ void read_dtype(HfBinding& fields, TransformerConfig& config) {
   fields.unsupported(name, "known are float32, float16, bfloat16");
 }
 
-// What a family does not bind must be as in models without that option.
+// Options that a family does not bind must have their defaults.
 void expect_defaults(HfBinding& f, TransformerConfig& c) {
   const TransformerConfig usual;
   const auto expect = [&]<class T, class C>(T C::*setting, const char* phrase) {

@@ -55,7 +55,7 @@ std::string megatron_tied_name(MegatronNaming naming);
 // them. The name of an output layer also stands for a tied copy.
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names);
 
-// Of multi-token prediction: "mtp.layers.0.enorm.weight". Its layers are in no stack.
+// Multi-token prediction: "mtp.layers.0.enorm.weight". Its layers are in no stack.
 bool is_of_mtp(std::string_view name);
 
 // The layer stack of a name of ours: "encoder", "decoder"; empty: none.

@@ -199,7 +199,8 @@ class HfFamilyTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(HfFamilyTest, BothSpellingsGiveOneModel) {
-  if (!has_older_config()) GTEST_SKIP() << "one spelling";
+  if (!has_older_config())
+    GTEST_SKIP() << "transformers writes this family's config.json in one spelling only";
   const HfModel older = read_hf_config(folder() / "config.hub.json");
   EXPECT_EQ(hf_config_text(older), hf_config_text(model_));
 }
@@ -235,7 +236,9 @@ TEST_P(HfFamilyTest, AWrittenFolderIsTheSameModel) {
 
 // Megatron Core's names, and torch_dist.
 TEST_P(HfFamilyTest, AConversionToMegatronAndBackIsTheSameModel) {
-  if (model_.transformer.embed_layernorm) GTEST_SKIP() << "Megatron Core has no such norm";
+  if (model_.transformer.embed_layernorm)
+    GTEST_SKIP()
+        << "Megatron Core has no norm behind the embedding, so no format of its holds this model";
   const CheckpointSource source = find_source(folder(), 0, true);
   CheckpointContents contents = source.contents();
   const TransformerConfig config = described_run(source.format(), contents).transformer;

@@ -31,9 +31,9 @@ using BiasActivationCudaTest = CudaDtypeTest;
 
 Tolerance tolerance_for(DType dtype, Activation activation) {
   if (dtype != DType::kFloat32) return tolerance_of(dtype);
-  // The CPU's tanh GELU cancels where x is far below 0; the other half, up to five standard
-  // deviations of 3, multiplies the difference.
-  const double factor = activation == Activation::kGegluTanhFirst ? 15 : 1;
+  // The CPU's tanh GELU cancels where x is far below 0; the other half multiplies the
+  // difference: 1.13e-5 on an H200.
+  const double factor = activation == Activation::kGegluTanhFirst ? 2 : 1;
   return {.relative = 1e-5, .absolute = 1e-5 * factor};
 }
 

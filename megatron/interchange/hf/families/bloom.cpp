@@ -36,36 +36,13 @@ void bind_bloom(HfBinding& f, TransformerConfig& c) {
   f.ignore(kUnused);
 }
 
-// Queries, keys and values are fused by head, which is our order.
-constexpr NameRule kBloomNames[] = {
-    {"embedding.word_embeddings.weight", {"transformer.word_embeddings.weight"}, Layout::kPadVocab},
+constexpr NameRule kBloomEmbeddingNorm[] = {
     {"embedding.norm.weight", {"transformer.word_embeddings_layernorm.weight"}},
     {"embedding.norm.bias", {"transformer.word_embeddings_layernorm.bias"}},
-    {"decoder.layers.{i}.input_layernorm.weight", {"transformer.h.{i}.input_layernorm.weight"}},
-    {"decoder.layers.{i}.input_layernorm.bias", {"transformer.h.{i}.input_layernorm.bias"}},
-    {"decoder.layers.{i}.self_attention.linear_qkv.weight",
-     {"transformer.h.{i}.self_attention.query_key_value.weight"}},
-    {"decoder.layers.{i}.self_attention.linear_qkv.bias",
-     {"transformer.h.{i}.self_attention.query_key_value.bias"}},
-    {"decoder.layers.{i}.self_attention.linear_proj.weight",
-     {"transformer.h.{i}.self_attention.dense.weight"}},
-    {"decoder.layers.{i}.self_attention.linear_proj.bias",
-     {"transformer.h.{i}.self_attention.dense.bias"}},
-    {"decoder.layers.{i}.pre_mlp_layernorm.weight",
-     {"transformer.h.{i}.post_attention_layernorm.weight"}},
-    {"decoder.layers.{i}.pre_mlp_layernorm.bias",
-     {"transformer.h.{i}.post_attention_layernorm.bias"}},
-    {"decoder.layers.{i}.mlp.linear_fc1.weight", {"transformer.h.{i}.mlp.dense_h_to_4h.weight"}},
-    {"decoder.layers.{i}.mlp.linear_fc1.bias", {"transformer.h.{i}.mlp.dense_h_to_4h.bias"}},
-    {"decoder.layers.{i}.mlp.linear_fc2.weight", {"transformer.h.{i}.mlp.dense_4h_to_h.weight"}},
-    {"decoder.layers.{i}.mlp.linear_fc2.bias", {"transformer.h.{i}.mlp.dense_4h_to_h.bias"}},
-    {"decoder.final_layernorm.weight", {"transformer.ln_f.weight"}},
-    {"decoder.final_layernorm.bias", {"transformer.ln_f.bias"}},
-    {"output_layer.weight", {"lm_head.weight"}, Layout::kPadVocab},
 };
 
 NameTable bloom_names(const TransformerConfig& /*config*/) {
-  return {rules_of({kBloomNames}), "transformer.", {}};
+  return {rules_of({kBloomEmbeddingNorm, hf_bloom_names(), hf_bloom_norms()}), "transformer.", {}};
 }
 
 }  // namespace

@@ -66,35 +66,6 @@ void bind_falcon(HfBinding& f, TransformerConfig& c) {
          "residual connections come before the norm here");
 }
 
-// In every shape the rows of queries, keys and values are grouped, which is our order.
-constexpr NameRule kFalconNames[] = {
-    {"embedding.word_embeddings.weight", {"transformer.word_embeddings.weight"}, Layout::kPadVocab},
-    {"decoder.layers.{i}.self_attention.linear_qkv.weight",
-     {"transformer.h.{i}.self_attention.query_key_value.weight"}},
-    {"decoder.layers.{i}.self_attention.linear_qkv.bias",
-     {"transformer.h.{i}.self_attention.query_key_value.bias"}},
-    {"decoder.layers.{i}.self_attention.linear_proj.weight",
-     {"transformer.h.{i}.self_attention.dense.weight"}},
-    {"decoder.layers.{i}.self_attention.linear_proj.bias",
-     {"transformer.h.{i}.self_attention.dense.bias"}},
-    {"decoder.layers.{i}.mlp.linear_fc1.weight", {"transformer.h.{i}.mlp.dense_h_to_4h.weight"}},
-    {"decoder.layers.{i}.mlp.linear_fc1.bias", {"transformer.h.{i}.mlp.dense_h_to_4h.bias"}},
-    {"decoder.layers.{i}.mlp.linear_fc2.weight", {"transformer.h.{i}.mlp.dense_4h_to_h.weight"}},
-    {"decoder.layers.{i}.mlp.linear_fc2.bias", {"transformer.h.{i}.mlp.dense_4h_to_h.bias"}},
-    {"decoder.final_layernorm.weight", {"transformer.ln_f.weight"}},
-    {"decoder.final_layernorm.bias", {"transformer.ln_f.bias"}},
-    {"output_layer.weight", {"lm_head.weight"}, Layout::kPadVocab},
-};
-
-constexpr NameRule kFalconNorms[] = {
-    {"decoder.layers.{i}.input_layernorm.weight", {"transformer.h.{i}.input_layernorm.weight"}},
-    {"decoder.layers.{i}.input_layernorm.bias", {"transformer.h.{i}.input_layernorm.bias"}},
-    {"decoder.layers.{i}.pre_mlp_layernorm.weight",
-     {"transformer.h.{i}.post_attention_layernorm.weight"}},
-    {"decoder.layers.{i}.pre_mlp_layernorm.bias",
-     {"transformer.h.{i}.post_attention_layernorm.bias"}},
-};
-
 constexpr NameRule kFalconParallelNorms[] = {
     {"decoder.layers.{i}.input_layernorm.weight", {"transformer.h.{i}.ln_attn.weight"}},
     {"decoder.layers.{i}.input_layernorm.bias", {"transformer.h.{i}.ln_attn.bias"}},
@@ -105,8 +76,8 @@ constexpr NameRule kFalconParallelNorms[] = {
 NameTable falcon_names(const TransformerConfig& config) {
   const bool has_two = config.parallel_residual && !config.parallel_residual_shares_norm;
   const std::span<const NameRule> norms =
-      has_two ? std::span<const NameRule>(kFalconParallelNorms) : kFalconNorms;
-  return {rules_of({kFalconNames, norms}), "transformer.", {}};
+      has_two ? std::span<const NameRule>(kFalconParallelNorms) : hf_bloom_norms();
+  return {rules_of({hf_bloom_names(), norms}), "transformer.", {}};
 }
 
 }  // namespace

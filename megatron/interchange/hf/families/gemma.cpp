@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// What all have: weights of norms stored as w - 1, multiplied embeddings, a gate of GELU.
+// Common to all: weights of norms stored as w - 1, multiplied embeddings, a gate of GELU.
 void bind_any_gemma(HfBinding& f, TransformerConfig& c) {
   f.size("num_hidden_layers", c.num_layers);
   f.size("hidden_size", c.hidden_size);

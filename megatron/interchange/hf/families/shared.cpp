@@ -9,6 +9,34 @@
 namespace megatron {
 namespace {
 
+constexpr NameRule kBloomNames[] = {
+    {"embedding.word_embeddings.weight", {"transformer.word_embeddings.weight"}, Layout::kPadVocab},
+    {"decoder.layers.{i}.self_attention.linear_qkv.weight",
+     {"transformer.h.{i}.self_attention.query_key_value.weight"}},
+    {"decoder.layers.{i}.self_attention.linear_qkv.bias",
+     {"transformer.h.{i}.self_attention.query_key_value.bias"}},
+    {"decoder.layers.{i}.self_attention.linear_proj.weight",
+     {"transformer.h.{i}.self_attention.dense.weight"}},
+    {"decoder.layers.{i}.self_attention.linear_proj.bias",
+     {"transformer.h.{i}.self_attention.dense.bias"}},
+    {"decoder.layers.{i}.mlp.linear_fc1.weight", {"transformer.h.{i}.mlp.dense_h_to_4h.weight"}},
+    {"decoder.layers.{i}.mlp.linear_fc1.bias", {"transformer.h.{i}.mlp.dense_h_to_4h.bias"}},
+    {"decoder.layers.{i}.mlp.linear_fc2.weight", {"transformer.h.{i}.mlp.dense_4h_to_h.weight"}},
+    {"decoder.layers.{i}.mlp.linear_fc2.bias", {"transformer.h.{i}.mlp.dense_4h_to_h.bias"}},
+    {"decoder.final_layernorm.weight", {"transformer.ln_f.weight"}},
+    {"decoder.final_layernorm.bias", {"transformer.ln_f.bias"}},
+    {"output_layer.weight", {"lm_head.weight"}, Layout::kPadVocab},
+};
+
+constexpr NameRule kBloomNorms[] = {
+    {"decoder.layers.{i}.input_layernorm.weight", {"transformer.h.{i}.input_layernorm.weight"}},
+    {"decoder.layers.{i}.input_layernorm.bias", {"transformer.h.{i}.input_layernorm.bias"}},
+    {"decoder.layers.{i}.pre_mlp_layernorm.weight",
+     {"transformer.h.{i}.post_attention_layernorm.weight"}},
+    {"decoder.layers.{i}.pre_mlp_layernorm.bias",
+     {"transformer.h.{i}.post_attention_layernorm.bias"}},
+};
+
 constexpr NameRule kLlamaNames[] = {
     {"embedding.word_embeddings.weight", {"model.embed_tokens.weight"}, Layout::kPadVocab},
     {"decoder.layers.{i}.input_layernorm.weight", {"model.layers.{i}.input_layernorm.weight"}},
@@ -85,7 +113,7 @@ void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_t
 
 namespace {
 
-// What a bias of attention means beside that of the other linear layers.
+// The bias of attention's linear layers, apart from that of the others.
 void bind_attention_bias(HfBinding& fields, TransformerConfig& config) {
   fields.bind(config.add_attention_bias);
   fields.bind(config.add_qkv_bias);
@@ -214,6 +242,9 @@ std::vector<NameRule> rules_of(std::initializer_list<std::span<const NameRule>> 
   }
   return rules;
 }
+
+std::span<const NameRule> hf_bloom_names() { return kBloomNames; }
+std::span<const NameRule> hf_bloom_norms() { return kBloomNorms; }
 
 NameTable hf_llama_names(std::span<const NameRule> own) {
   return {rules_of({own, kLlamaNames}),

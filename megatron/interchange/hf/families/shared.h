@@ -54,6 +54,11 @@ double hf_reciprocal(double x);
 
 std::vector<NameRule> rules_of(std::initializer_list<std::span<const NameRule>> tables);
 
+// The names of a BLOOM without its norms, and of the norms of its layers: Falcon has them, too. The
+// rows of queries, keys and values are grouped, which is our order.
+std::span<const NameRule> hf_bloom_names();
+std::span<const NameRule> hf_bloom_norms();
+
 // The names of a Llama, before them the family's own.
 NameTable hf_llama_names(std::span<const NameRule> own = {});
 
