@@ -1,6 +1,5 @@
 #include "megatron/ops/expert_mlp.h"
 
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -308,9 +307,9 @@ Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weight
 
 Variable weighed_rows(const Variable& x, const Variable& weights) {
   const int64_t rows = x.size(0);
-  Tensor slots({rows}, DType::kInt32, Stream{});
-  std::iota(slots.span<int32_t>().begin(), slots.span<int32_t>().end(), 0);
-  slots = slots.to(x.stream());
+  // The rows of one expert of all tokens are in the tokens' order; made on the device, no copy.
+  const Tensor slots =
+      rows_of(zeros({rows, 1}, DType::kInt32, x.stream()), 1, false, {.num_experts = 1}).slots;
   Tensor y = empty_like(x.data());
   kernels::weigh_rows_forward(y.view(), x.data().view(), weights.data().view(), slots.view(),
                               y.stream());
