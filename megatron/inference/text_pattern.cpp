@@ -208,9 +208,9 @@ class RegexParser {
 
   // The escape sequence behind a backslash.
   CharacterRanges escaped() {
-    const CharacterRanges digits = {{'0', '9'}};
-    const CharacterRanges words = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-    const CharacterRanges spaces = {{'\t', '\r'}, {' ', ' '}};
+    CharacterRanges digits = {{'0', '9'}};
+    CharacterRanges words = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+    CharacterRanges spaces = {{'\t', '\r'}, {' ', ' '}};
     const char32_t c = next();
     switch (c) {
       case 'd':

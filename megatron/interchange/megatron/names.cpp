@@ -75,7 +75,8 @@ constexpr std::string_view kMtpLayers = "mtp.layers.{i}.";
 // The layer of a depth, and its older name, which files of torch_dist keep.
 constexpr std::string_view kMtpLayer = "mtp_model_layer.";
 constexpr std::string_view kMtpLayerInDist = "transformer_layer.";
-// The parameters of a depth beside its layer; eh_proj is a linear layer without bias. In Megatron's order.
+// The parameters of a depth beside its layer; eh_proj is a linear layer without bias. In Megatron's
+// order.
 constexpr std::string_view kMtpRows[] = {
     "enorm.weight",           "enorm.bias",          "hnorm.weight", "hnorm.bias", "eh_proj.weight",
     "final_layernorm.weight", "final_layernorm.bias"};
