@@ -126,7 +126,9 @@ TEST_P(CudaContextBf16Test, RanksTrainAlike) {
       const std::string name = name_of(layout);
       const std::vector<Metrics> first = trained(flags, layout, name);
       EXPECT_NEAR(first.back().at("lm loss"), want, 0.01) << name;
-      if (cp == 2) EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
+      if (cp == 2) {
+        EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
+      }
     }
   }
 }
