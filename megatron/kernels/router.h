@@ -16,11 +16,18 @@ struct RouterOptions {
   bool pre_softmax = false;
   bool is_sinkhorn = false;  // weights: the sigmoid of one, or the softmax over all experts
   // A token chooses from the group_topk best of num_groups blocks of experts. A block's score is
-  // the sum of its k / group_topk highest (DeepSeek-V2, arXiv:2405.04434, sec. 2.2.2). 0: of all.
+  // the sum of its group_score_topk highest (DeepSeek-V2, arXiv:2405.04434, sec. 2.2.2; 2 in
+  // DeepSeek-V3); 0: of its k / group_topk highest. Without blocks a token chooses from all.
   int64_t num_groups = 0;
   int64_t group_topk = 0;
+  int64_t group_score_topk = 0;
   float scaling_factor = 1;  // of the weights
 };
+
+// The number of experts whose scores add up to that of their block.
+constexpr int64_t terms_of_group_score(const RouterOptions& options, int64_t k) {
+  return options.group_score_topk > 0 ? options.group_score_topk : k / options.group_topk;
+}
 
 // ids[t] = the k experts with the highest scores, the highest first; the first of equal ones.
 //

@@ -83,6 +83,7 @@ class IneffectiveFlags {
                   "moe_router_pre_softmax",
                   "moe_router_num_groups",
                   "moe_router_group_topk",
+                  "moe_router_group_score_topk",
                   "moe_router_topk_scaling_factor",
                   "moe_router_dtype",
                   "moe_router_enable_expert_bias",

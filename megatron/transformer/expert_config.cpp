@@ -86,14 +86,23 @@ class ExpertProblems {
     const int64_t kept = c_.moe_router_group_topk;
     require((groups == 0) == (kept == 0),
             "--moe-router-num-groups and --moe-router-group-topk need each other; give both");
+    const int64_t terms = c_.moe_router_group_score_topk;
+    require(terms == 0 || groups > 0,
+            "--moe-router-group-score-topk needs --moe-router-num-groups and "
+            "--moe-router-group-topk; give them or remove it");
     if (groups == 0 || kept == 0) return;
     require(groups > 0 && experts % groups == 0,
             fmt::format("--num-experts {} must be a multiple of --moe-router-num-groups {}",
                         experts, groups));
-    require(kept > 0 && kept <= groups && topk >= kept && topk * groups <= experts * kept,
+    require(kept > 0 && kept <= groups && (terms > 0 || topk >= kept) &&
+                topk * groups <= experts * kept,
             fmt::format("--moe-router-group-topk {}: a token cannot choose --moe-router-topk {} "
                         "experts from so many of {} groups",
                         kept, topk, groups));
+    require(terms >= 0 && (groups <= 0 || terms <= experts / groups),
+            fmt::format("--moe-router-group-score-topk {} must be between 1 and the {} experts of "
+                        "a group",
+                        terms, groups > 0 ? experts / groups : experts));
   }
 
   bool balances_by(const char* type) const {

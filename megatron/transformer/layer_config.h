@@ -84,6 +84,8 @@ struct ExpertConfig {
   bool moe_router_pre_softmax = false;  // softmax over all experts before the choice, not after
   int64_t moe_router_num_groups = 0;    // blocks of experts; 0: none
   int64_t moe_router_group_topk = 0;    // blocks that a token may choose from
+  // Experts whose scores add up to a block's; 0: moe_router_topk / moe_router_group_topk.
+  int64_t moe_router_group_score_topk = 0;
   double moe_router_topk_scaling_factor = 0.0;  // of the weights; 0: none
   std::optional<DType> moe_router_dtype;        // of logits and weights; none: the input's
   bool moe_router_enable_expert_bias = false;   // balancing without a loss (arXiv:2408.15664)

@@ -26,6 +26,7 @@ RouterOptions router_options(const ExpertConfig& config, bool is_sinkhorn) {
           .is_sinkhorn = is_sinkhorn,
           .num_groups = config.moe_router_num_groups,
           .group_topk = config.moe_router_group_topk,
+          .group_score_topk = config.moe_router_group_score_topk,
           .scaling_factor = scaling == 0 || is_sinkhorn ? 1.0f : static_cast<float>(scaling)};
 }
 

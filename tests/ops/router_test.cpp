@@ -48,6 +48,8 @@ TEST(ChooseExpertsTest, ChoosesFromTheBestGroups) {
   const RouterOptions options{.num_groups = 2, .group_topk = 1};
   EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, options), ElementsAre(2, 3));
   EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, {}), ElementsAre(0, 2));
+  const RouterOptions of_best{.num_groups = 2, .group_topk = 1, .group_score_topk = 1};
+  EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, of_best), ElementsAre(0, 1));
 }
 
 TEST(DropTokensTest, KeepsTheLargestWeightsOrTheFirstTokens) {

@@ -85,7 +85,7 @@ void keep_best_groups(ScoreRow scores, int64_t topk, const RouterOptions& option
   const auto groups = static_cast<size_t>(options.num_groups);
   const size_t size = scores.size() / groups;
   std::vector<float> of_group(groups);
-  std::vector<int32_t> best(static_cast<size_t>(topk / options.group_topk));
+  std::vector<int32_t> best(static_cast<size_t>(terms_of_group_score(options, topk)));
   for (size_t g = 0; g < groups; ++g) {
     const ScoreRow group = scores.subspan(g * size, size);
     choose_highest(best, group);

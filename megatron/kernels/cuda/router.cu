@@ -116,7 +116,7 @@ struct Chooser {
 template <int kLane>
 __global__ void __launch_bounds__(kThreads)
     choose_experts_kernel(int* ids, const float* logits, const float* bias, RouterOptions options,
-                          int64_t tokens, int experts, int k) {
+                          int64_t tokens, int experts, int k, int score_terms) {
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
     ExpertRow<kLane> row(logits + t * experts, experts);
     if (options.score != RouterScore::kSoftmax) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int g = 0; g < groups; ++g) {
         Chooser<kLane> chooser{row};
         float sum = 0;
-        for (int i = 0; i < k / options.group_topk; ++i) {
+        for (int i = 0; i < score_terms; ++i) {
           sum += chooser.take(g * size, (g + 1) * size).value;
         }
         if (lane == g) score = sum;
@@ -438,10 +438,12 @@ void choose_experts(TensorView ids, ConstView logits, ConstView bias, const Rout
     throw Unsupported("a router on a GPU chooses from at most 32 groups of experts");
   }
   if (tokens == 0) return;
+  const int score_terms =
+      options.group_topk > 0 ? count_of(terms_of_group_score(options, ids.size(1))) : 0;
   with_lane_values(logits.size(1), [&]<int kLane>() {
     choose_experts_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
         ids.as<int32_t>(), logits.as<float>(), bias.data == nullptr ? nullptr : bias.as<float>(),
-        options, tokens, count_of(logits.size(1)), count_of(ids.size(1)));
+        options, tokens, count_of(logits.size(1)), count_of(ids.size(1)), score_terms);
   });
   MG_CUDA(cudaGetLastError());
 }

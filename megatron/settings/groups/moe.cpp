@@ -28,6 +28,12 @@ void add_router_flags(FlagTable& flags, TransformerConfig& c) {
       .not_zero()
       .architecture();
   flags
+      .add_optional("--moe-router-group-score-topk", c.moe_router_group_score_topk,
+                    "Experts of a block whose scores add up to the block's (DeepSeek-V3: 2); "
+                    "--moe-router-topk / --moe-router-group-topk if not given.")
+      .not_zero()
+      .architecture();
+  flags
       .add_optional("--moe-router-topk-scaling-factor", c.moe_router_topk_scaling_factor,
                     "Factor of the weights of a token's experts.")
       .architecture();
