@@ -33,6 +33,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
   const int64_t cache_tokens = pool_.num_pages() * pool_.page_tokens();
   const int64_t positions = std::min(max_positions(config), cache_tokens);
   if (model_.t5 != nullptr) {
+    invariant(options_.drafter == nullptr, "drafts continue the texts of a GPT");
     options_.reuse_prefixes = false;
     if (options_.encoder_tokens == 0) options_.encoder_tokens = cache_tokens;
     // The last page of a text may be partly empty.
@@ -128,13 +129,20 @@ std::vector<RequestProgress> Engine::step() {
   const Tensor hidden = run(parts);
   std::vector<double> values = selected(parts, hidden);
   share(model_, values);
-  for (const Part& part : parts) part.row->cached += part.count;
+  for (const Part& part : parts) part.row->cached += part.count - part.num_drafts;
   std::span<const double> rest = values;
+  std::vector<DraftText> texts;
+  std::vector<Row*> rows;
   for (const Part& part : parts) {
     const auto count = static_cast<size_t>(num_values(part));
-    if (part.is_first) all.push_back(apply(part, rest.first(count)));
+    if (part.is_first) apply_all(part, rest.first(count), all);
     rest = rest.subspan(count);
+    if (options_.drafter == nullptr || part.group->beams) continue;
+    if (all.back().finish != Finish::kNone) continue;
+    texts.push_back(draft_text(*part.group, part.row->cached - part.begin, part.first_token));
+    rows.push_back(part.row);
   }
+  propose(texts, rows, hidden);
   settle(all);
   return all;
 }
@@ -162,7 +170,7 @@ void Engine::put_ids(std::span<const Part> parts) {
   for (const Part& part : parts) {
     for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
       const int64_t page = part.row->pages[static_cast<size_t>(i / pool_.page_tokens())];
-      ids.push_back(part.row->tokens[static_cast<size_t>(i)]);
+      ids.push_back(part.token(i));
       slots.push_back(static_cast<int32_t>(page * pool_.page_tokens() + i % pool_.page_tokens()));
     }
   }
@@ -179,7 +187,7 @@ Tensor Engine::run(std::span<const Part> parts) {
   std::vector<PagedRow> rows;
   for (const Part& part : parts) {
     for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
-      tokens.push_back(part.row->tokens[static_cast<size_t>(i)]);
+      tokens.push_back(part.token(i));
       positions.push_back(i);
     }
     rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
@@ -212,6 +220,57 @@ Tensor Engine::run(std::span<const Part> parts) {
 }
 
 // --- Results of a step ---
+
+// Applies the values of every draw up to the first that differs from its draft.
+void Engine::apply_all(const Part& part, std::span<const double> values,
+                       std::vector<RequestProgress>& all) {
+  Row& row = *part.row;
+  const std::vector<int32_t> drafts = std::exchange(row.drafts, {});
+  const Request& request = part.group->request;
+  const size_t width =
+      1 + (request.return_log_probabilities ? 1 : 0) + 2 * static_cast<size_t>(request.num_top);
+  const auto first = values.size() - drafts.size() * width;
+  all.push_back(apply(part, values.first(first)));
+  if (drafts.empty()) return;
+  ++counts_.drafts;
+  counts_.draft_tokens += std::ssize(drafts);
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    if (all.back().finish != Finish::kNone || all.back().token != drafts[i]) return;
+    ++row.cached;
+    ++counts_.accepted_draft_tokens;
+    const auto drawn = values.subspan(first + i * width, width);
+    RequestProgress progress;
+    progress.id = part.group->id;
+    if (drawn.front() == kNotDrawn) {
+      progress.finish = Finish::kFailed;
+    } else {
+      apply_token(part, drawn, progress);
+    }
+    all.push_back(std::move(progress));
+  }
+}
+
+// A text whose last pass read `count` of the tokens that are now in the cache.
+DraftText Engine::draft_text(const Group& group, int64_t count, int64_t first_row) const {
+  const Row& row = group.rows.front();
+  const int64_t left = group.request.max_new_tokens - group.num_drawn(row) - 1;
+  const bool is_read = group.num_inputs() - row.cached == 1;
+  return {.text = group.admission,
+          .tokens = row.tokens,
+          .pages = row.pages,
+          .begin = row.cached - count,
+          .count = count,
+          .first_row = first_row,
+          .max_drafts = is_read ? std::clamp<int64_t>(left, 0, options_.drafter->max_drafts()) : 0};
+}
+
+void Engine::propose(std::span<const DraftText> texts, std::span<Row* const> rows,
+                     const Tensor& hidden) {
+  if (texts.empty()) return;
+  std::vector<std::vector<int32_t>> drafts =
+      options_.drafter->propose(texts, options_.drafter->reads_hidden_states() ? hidden : Tensor());
+  for (size_t i = 0; i < rows.size(); ++i) rows[i]->drafts = std::move(drafts[i]);
+}
 
 RequestProgress Engine::apply(const Part& part, std::span<const double> values) {
   Group& group = *part.group;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/inference/decode_steps.h"
+#include "megatron/inference/draft.h"
 #include "megatron/inference/model_step.h"
 #include "megatron/inference/page_pool.h"
 #include "megatron/inference/request.h"
@@ -26,6 +27,8 @@ struct EngineOptions {
   // Launches a step before the previous step's tokens are known to the host, which hides the host's
   // work; a text that stops then costs one row of one step. Default: true on a GPU.
   std::optional<bool> decodes_ahead = {};
+  // Speculative decoding of a GPT; null: none. Then no step is launched ahead.
+  std::shared_ptr<Drafter> drafter = {};
 };
 
 struct EngineState {
@@ -38,6 +41,9 @@ struct EngineState {
   int64_t reused_tokens = 0;   // of these, found in the prefix cache
   int64_t launched_steps = 0;  // steps that went through DecodeSteps
   double waited_seconds = 0;   // time waiting for their tokens
+  int64_t drafts = 0;          // texts of steps that verified drafts
+  int64_t draft_tokens = 0;    // verified
+  int64_t accepted_draft_tokens = 0;
 };
 
 // Continuous batching: requests join and leave between two steps. A step is one forward pass over
@@ -53,6 +59,10 @@ struct EngineState {
 // The tokens of a request depend only on its seed, row and tokens, not on the rest of the batch. On
 // a GPU the last bits of logits depend on the number of rows of a product: there, tokens may differ
 // where logits nearly tie.
+//
+// A drafter lets a step read several drafts of a text at once: it draws at the position of each,
+// and keeps what it draws up to the first token that differs from its draft. The tokens are those
+// without drafts.
 //
 // A step whose rows all draw their next token on the device goes through DecodeSteps. These options
 // need logits on the host: logit_bias, never_after, constraints, beams, stop tokens that
@@ -76,6 +86,7 @@ class Engine {
   void cancel(RequestId id);
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  // A request has several entries, in the order of its tokens, where drafts were accepted.
   // REQUIRES: has_work().
   std::vector<RequestProgress> step();
 
@@ -98,6 +109,7 @@ class Engine {
 
   std::vector<Part> planned_parts();
   void plan(Group& group, int64_t& budget, std::vector<Part>& parts);
+  void limit_drafts(Row& row, int64_t budget);
   bool admit_next(int64_t& budget, std::vector<Part>& parts);
   bool grow(Group& group, Row& row, int64_t tokens);
   bool preempt_youngest(const Group& but);
@@ -114,7 +126,8 @@ class Engine {
 
   Tensor run(std::span<const Part> parts);
   std::vector<double> selected(std::span<const Part> parts, const Tensor& hidden);
-  void select_token(const Part& part, std::span<float> logits, std::vector<double>& values) const;
+  void select_token(const Part& part, int64_t ahead, std::span<float> logits,
+                    std::vector<double>& values) const;
   void select_beams(std::span<const Part> parts, const Tensor& logits, int64_t first_row,
                     std::vector<double>& values) const;
   int64_t num_values(const Part& part) const;
@@ -123,6 +136,10 @@ class Engine {
   void put_ids(std::span<const Part> parts);
 
   RequestProgress apply(const Part& part, std::span<const double> values);
+  void apply_all(const Part& part, std::span<const double> values,
+                 std::vector<RequestProgress>& all);
+  void propose(std::span<const DraftText> texts, std::span<Row* const> rows, const Tensor& hidden);
+  DraftText draft_text(const Group& group, int64_t count, int64_t first_row) const;
   void apply_token(const Part& part, std::span<const double> values, RequestProgress& progress);
   void apply_beams(Group& group, std::span<const double> values, RequestProgress& progress);
   void follow(Group& group, std::span<const int64_t> parents);

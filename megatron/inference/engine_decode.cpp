@@ -51,7 +51,8 @@ RequestProgress Engine::StepTexts::Text::append(int32_t token) const {
 
 // True if all parts have one token and draw the next on the device.
 bool Engine::may_decode(std::span<const Part> parts) const {
-  return steps_ && all_draw_on_device(parts) &&
+  const bool reads_hidden = options_.drafter && options_.drafter->reads_hidden_states();
+  return steps_ && !reads_hidden && all_draw_on_device(parts) &&
          std::all_of(parts.begin(), parts.end(),
                      [](const Part& part) { return part.draws && part.count == 1; });
 }
@@ -101,6 +102,7 @@ std::shared_ptr<Engine::StepTexts> Engine::continuing_texts() const {
 // Launches the next step before the last launched one has finished, unless requests may join or a
 // text would need a page of another one. Returns true if it did.
 bool Engine::launch_ahead() {
+  if (options_.drafter != nullptr) return false;
   if (!options_.decodes_ahead.value_or(!model_.stream().is_cpu())) return false;
   if (running_.size() > launched_.back()->texts.size()) return false;  // some are still being read
   if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
@@ -141,6 +143,8 @@ void Engine::finish_launched(std::vector<RequestProgress>& all) {
   all.reserve(count);
   std::vector<Row*> with_full_pages;
   std::vector<double> values;
+  std::vector<DraftText> draft_texts;
+  std::vector<Row*> draft_rows;
   for (size_t i = 0; i < count; ++i) {
     constexpr size_t kRowsAhead = 12, kTokensAhead = 6;
     if (i + kRowsAhead < count) {
@@ -164,8 +168,13 @@ void Engine::finish_launched(std::vector<RequestProgress>& all) {
       all.push_back(apply(part, values));
     }
     const bool goes_on = all.back().finish == Finish::kNone;
+    if (goes_on && options_.drafter != nullptr) {
+      draft_texts.push_back(draft_text(*text.group, 1, static_cast<int64_t>(i)));
+      draft_rows.push_back(text.row);
+    }
     if (goes_on && text.row->cached % pool_.page_tokens() == 0) with_full_pages.push_back(text.row);
   }
+  propose(draft_texts, draft_rows, {});
   forget_finished(all);
   if (!options_.reuse_prefixes) return;
   for (Row* row : with_full_pages) publish(*row);

@@ -34,6 +34,7 @@ struct Engine::Row {
   std::vector<int32_t> pages = {};
   std::vector<PagePool::Serial> serials = {};  // of the leading published pages
   int64_t cached = 0;                          // tokens in the KV cache
+  std::vector<int32_t> drafts = {};            // of the tokens that follow
 };
 
 struct Engine::Group : std::enable_shared_from_this<Group> {
@@ -90,9 +91,20 @@ struct Engine::Part {
   int64_t count = 0;
   int64_t first_token = 0;  // index of its first token in the pass
   bool draws = false;       // draws the row's next token
+  int64_t num_drafts = 0;   // the last tokens that it reads are drafts; it draws after each
   // Positions whose logits give log-probabilities of prompt tokens.
   int64_t first_forced = 0;
   int64_t num_forced = 0;
+
+  int64_t num_draws() const { return draws ? 1 + num_drafts : 0; }
+  // Token i of the row and its drafts.
+  int32_t token(int64_t i) const {
+    const auto size = std::ssize(row->tokens);
+    return i < size ? row->tokens[static_cast<size_t>(i)]
+                    : row->drafts[static_cast<size_t>(i - size)];
+  }
+  // The step of the request's draw after `ahead` drafts.
+  int64_t step(int64_t ahead) const { return group->num_drawn(*row) + ahead; }
 };
 
 // The texts of a step launched before the host knew the previous tokens. Per-step data of the host

@@ -12,6 +12,8 @@ namespace megatron {
 std::vector<Engine::Part> Engine::planned_parts() {
   std::vector<Part> parts;
   int64_t budget = options_.max_step_tokens;
+  int64_t rows = 0;  // decoding and not planned yet
+  for (const auto& group : running_) rows += group->is_read() ? std::ssize(group->rows) : 0;
   for (size_t i = 0; i < running_.size(); ++i) {
     Group& group = *running_[i];
     if (!group.is_read()) continue;
@@ -20,6 +22,8 @@ std::vector<Engine::Part> Engine::planned_parts() {
       has_pages = has_pages && grow(group, row, static_cast<int64_t>(row.tokens.size()));
     }
     if (has_pages) {
+      rows -= std::ssize(group.rows);
+      limit_drafts(group.rows.front(), budget - rows - 1);
       plan(group, budget, parts);
     } else {
       --i;  // the group itself waits again
@@ -38,6 +42,18 @@ std::vector<Engine::Part> Engine::planned_parts() {
   return parts;
 }
 
+// Drops drafts beyond a number of tokens, or that would take pages other texts may need.
+void Engine::limit_drafts(Row& row, int64_t budget) {
+  const auto length = std::ssize(row.tokens);
+  while (std::ssize(row.pages) < pool_.pages_for(length + std::ssize(row.drafts)) &&
+         pool_.num_available() - reserved_pages() > std::ssize(running_)) {
+    row.pages.push_back(pool_.allocate());
+  }
+  const int64_t room = std::ssize(row.pages) * pool_.page_tokens() - length;
+  const int64_t most = std::max<int64_t>(0, std::min(room, budget));
+  row.drafts.resize(std::min(row.drafts.size(), static_cast<size_t>(most)));
+}
+
 void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
   for (size_t i = 0; i < group.rows.size() && budget > 0; ++i) {
     Row& row = group.rows[i];
@@ -49,6 +65,8 @@ void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
     part.count = std::min(reads_singly_ ? 1 : budget, group.num_inputs(row) - row.cached);
     const int64_t end = part.begin + part.count;
     part.draws = end == static_cast<int64_t>(row.tokens.size());
+    part.num_drafts = std::ssize(row.drafts);
+    part.count += part.num_drafts;
     if (group.request.wants_prompt()) {
       const auto last = static_cast<int64_t>(group.request.prompt.size()) - 1;
       part.first_forced = std::max(part.begin, group.num_forced);
@@ -145,6 +163,7 @@ void Engine::release_pages(Row& row) {
   for (auto page = row.pages.rbegin(); page != row.pages.rend(); ++page) pool_.release(*page);
   row.pages.clear();
   row.serials.clear();
+  row.drafts.clear();
   row.cached = 0;
 }
 

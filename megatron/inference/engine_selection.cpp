@@ -98,13 +98,14 @@ bool stops(const Request& request, std::span<const int32_t> tokens) {
 }
 
 // Number of values of a part: log-probabilities of the prompt, the most probable tokens there, then
-// the drawn token and its log-probabilities.
+// each drawn token and its log-probabilities.
 int64_t Engine::num_values(const Part& part) const {
   const Request& request = part.group->request;
   int64_t count = part.num_forced * (1 + 2 * request.num_top);
   if (!part.draws) return count;
   if (!part.group->beams) {
-    return count + 1 + (request.return_log_probabilities ? 1 : 0) + 2 * request.num_top;
+    const int64_t width = 1 + (request.return_log_probabilities ? 1 : 0) + 2 * request.num_top;
+    return count + part.num_draws() * width;
   }
   return count + (part.is_first ? 3 * part.group->beams->num_candidates() : 0);
 }
@@ -112,7 +113,7 @@ int64_t Engine::num_values(const Part& part) const {
 // True if every part that draws can do so on the device.
 bool Engine::all_draw_on_device(std::span<const Part> parts) {
   return std::all_of(parts.begin(), parts.end(), [](const Part& part) {
-    return !part.draws || draws_on_device(part.group->request, part.group->num_drawn(*part.row));
+    return !part.draws || draws_on_device(part.group->request, part.step(0));
   });
 }
 
@@ -123,15 +124,16 @@ DrawnTokens Engine::drawn_by_device(std::span<const Part> parts, const Tensor& l
   size_t most_pages = 1;
   for (const Part& part : parts) most_pages = std::max(most_pages, part.row->pages.size());
   for (const Part& part : parts) {
-    if (!part.draws) continue;
     const Request& request = part.group->request;
-    const int64_t step = part.group->num_drawn(*part.row);
-    draws.push_back(draws_on_device(request, step)
-                        ? draw_of(request, step, model_.config().counted_vocab_size())
-                        : kernels::Draw{});
-    pages.insert(pages.end(), part.row->pages.begin(), part.row->pages.end());
-    pages.resize(draws.size() * most_pages);
-    lengths.push_back(static_cast<int32_t>(part.row->tokens.size()));
+    for (int64_t ahead = 0; ahead < part.num_draws(); ++ahead) {
+      const int64_t step = part.step(ahead);
+      draws.push_back(draws_on_device(request, step)
+                          ? draw_of(request, step, model_.config().counted_vocab_size())
+                          : kernels::Draw{});
+      pages.insert(pages.end(), part.row->pages.begin(), part.row->pages.end());
+      pages.resize(draws.size() * most_pages);
+      lengths.push_back(static_cast<int32_t>(std::ssize(part.row->tokens) + ahead));
+    }
   }
   const auto rows = std::ssize(draws);
   const bool reads_texts = std::any_of(
@@ -150,7 +152,9 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   std::vector<int64_t> last_tokens;
   for (const Part& part : parts) {
     count += num_values(part);
-    if (part.draws) last_tokens.push_back(part.first_token + part.count - 1);
+    for (int64_t ahead = part.num_draws() - 1; ahead >= 0; --ahead) {
+      last_tokens.push_back(part.first_token + part.count - 1 - ahead);
+    }
   }
   std::vector<double> values;
   if (!model_.parallel.is_last_stage()) return std::vector<double>(static_cast<size_t>(count));
@@ -174,11 +178,9 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   std::vector<int64_t> rows_here;
   int64_t row = 0;
   for (const Part& part : parts) {
-    if (!part.draws) continue;
-    if (!draws_on_device(part.group->request, part.group->num_drawn(*part.row))) {
-      rows_here.push_back(row);
+    for (int64_t ahead = 0; ahead < part.num_draws(); ++ahead, ++row) {
+      if (!draws_on_device(part.group->request, part.step(ahead))) rows_here.push_back(row);
     }
-    ++row;
   }
   if (std::ssize(rows_here) < row) drawn = drawn_by_device(parts, logits);
   if (!rows_here.empty()) here = on_host(rows_of(logits, rows_here));
@@ -199,28 +201,31 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
         values.push_back(next_top->log_probability);
       }
     }
-    if (!part.draws) continue;
-    const size_t drawn_row = next_drawn++;
-    if (draws_on_device(request, part.group->num_drawn(*part.row))) {
-      append_drawn(request, drawn.tokens[drawn_row], drawn.probabilities_of(drawn_row), values);
-      continue;
-    }
-    const int64_t row_here = next_here++;
-    if (!part.group->beams) {
-      select_token(part, row_of(here, row_here, known), values);
-    } else if (part.is_first) {
-      select_beams(parts.subspan(i, part.group->rows.size()), here, row_here, values);
+    for (int64_t ahead = 0; ahead < part.num_draws(); ++ahead) {
+      const size_t drawn_row = next_drawn++;
+      if (draws_on_device(request, part.step(ahead))) {
+        append_drawn(request, drawn.tokens[drawn_row], drawn.probabilities_of(drawn_row), values);
+        continue;
+      }
+      const int64_t row_here = next_here++;
+      if (!part.group->beams) {
+        select_token(part, ahead, row_of(here, row_here, known), values);
+      } else if (part.is_first) {
+        select_beams(parts.subspan(i, part.group->rows.size()), here, row_here, values);
+      }
     }
   }
   return values;
 }
 
-void Engine::select_token(const Part& part, std::span<float> logits,
+void Engine::select_token(const Part& part, int64_t ahead, std::span<float> logits,
                           std::vector<double>& values) const {
   const Request& request = part.group->request;
+  std::vector<int32_t> tokens = part.row->tokens;
+  tokens.insert(tokens.end(), part.row->drafts.begin(), part.row->drafts.begin() + ahead);
   if (has_nan(logits)) return append_drawn(request, kernels::kNoToken, {}, values);
-  forbid(logits, request, part.row->tokens);
-  const auto token = static_cast<int32_t>(drawn_token(request, part.row->tokens, logits));
+  forbid(logits, request, tokens);
+  const auto token = static_cast<int32_t>(drawn_token(request, tokens, logits));
   std::vector<kernels::TokenLogProbability> found;
   if (request.return_log_probabilities || request.num_top > 0) {
     found.resize(1 + static_cast<size_t>(request.num_top));
