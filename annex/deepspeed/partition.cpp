@@ -29,7 +29,7 @@ std::vector<int64_t> entry_weights(const TransformerConfig& config, int64_t tens
   int64_t embedding = 0;
   int64_t norm = 0;
   int64_t output = 0;
-  for (const ParameterSpec& spec : model_specs(config)) {
+  for (const Parameter& spec : model_specs(config)) {
     if (spec.info.role == ParameterRole::kBuffer) continue;
     const bool is_in_layer = spec.name.find(".layers.") != std::string::npos;
     // Layers are alike.

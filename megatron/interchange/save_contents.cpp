@@ -40,7 +40,7 @@ void expect_place(SaveFormat format, const TransformerConfig& config) {
   TransformerConfig small = config;
   small.lora_rank = 0;
   if (small.padded_vocab_size == 0) small.padded_vocab_size = 1;
-  for (const ParameterSpec& spec : model_specs(small)) {
+  for (const Parameter& spec : model_specs(small)) {
     if (is_fp8_state(spec.name)) continue;  // left out
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(spec.name, layer);

@@ -38,9 +38,9 @@ DType residual_dtype(const TransformerConfig& config) {
   return config.fp32_residual_connection ? DType::kFloat32 : config.params_dtype;
 }
 
-BoundaryTensor Model::states_of(int64_t micro_batch_size, int64_t seq_length, DType dtype) const {
+TensorSpec Model::states_of(int64_t micro_batch_size, int64_t seq_length, DType dtype) const {
   const int64_t slices = tp_.sequence_parallel ? tp_.size() : 1;
-  return {.shape = {seq_length / slices, micro_batch_size, config_.hidden_size}, .dtype = dtype};
+  return {"hidden_states", dtype, {seq_length / slices, micro_batch_size, config_.hidden_size}};
 }
 
 Variable token_loss(const Model& model, const Variable& hidden, const TokenTargets& targets) {

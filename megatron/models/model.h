@@ -22,8 +22,8 @@ struct FutureTokens {
   RowIds position_ids = {};  // [b, s]; undefined without a table of positions
 };
 
-// The inputs of a microbatch, on the host or on the model's device. Models ignore inputs that they
-// have no use for, and so do chunks: only a chunk that embeds tokens reads them.
+// The inputs of a microbatch, on the host or on the model's device. Models and chunks ignore inputs
+// that they do not need: only a chunk that embeds tokens reads them.
 struct ModelInput {
   RowIds tokens = {};           // [b, s], of an encoder and decoder those of the encoder
   RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1
@@ -66,7 +66,7 @@ struct TokenTargets {
   std::vector<Tensor*> tensors();
 };
 
-// The parts of a model at its ends that a chunk has.
+// The ends of the model that a chunk contains.
 struct ChunkEnds {
   bool embeds_tokens = true;           // ModelInput::tokens
   bool embeds_decoder_tokens = false;  // ModelInput::decoder_tokens
@@ -78,9 +78,9 @@ struct ChunkEnds {
 // A language model, or a chunk of it in a pipeline, on this rank.
 class Model : public Module {
  public:
-  // Runs this chunk on the activations of the chunk before; the first chunk gets none. Returns
-  // those for the next chunk, each [s, b, h], or [s/tp, b, h] with sequence parallelism; the last
-  // of the chunk with the head are the hidden states of its head, behind the final norm.
+  // Runs this chunk on the activations of the chunk before; the first chunk gets none. Returns the
+  // activations for the next chunk, each [s, b, h], or [s/tp, b, h] with sequence parallelism; the
+  // chunk with the head returns the hidden states after the final norm last.
   virtual Activations forward(const ModelInput& input, std::span<const Variable> activations,
                               RandomState& random) const = 0;
   // The hidden states of the head, of a whole model.
@@ -96,17 +96,17 @@ class Model : public Module {
     return logits_of(vocabulary_product(hidden), tp_);
   }
 
-  // Activations that this chunk receives and sends, for sequences of seq_length tokens; those of a
-  // T5's decoder have decoder_seq_length.
+  // Activations that this chunk receives and sends, for sequences of seq_length tokens; a T5's
+  // decoder has decoder_seq_length.
   virtual ChunkBoundary boundary(int64_t micro_batch_size, int64_t seq_length) const = 0;
 
-  // This chunk's layers that read earlier tokens of a text in a KvCache; none in an encoder.
+  // This chunk's layers with a KvCache; none in an encoder.
   virtual ModelChunk cached_layers() const = 0;
 
   const TransformerConfig& config() const { return config_; }
   const ChunkEnds& ends() const { return ends_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
-  // Where the parameters are and the work is done.
+  // Device of the parameters, and stream of the computation.
   Stream stream() const { return stream_; }
 
  protected:
@@ -115,7 +115,7 @@ class Model : public Module {
       : config_(config), ends_(ends), tp_(tp), stream_(stream) {}
 
   // Hidden states of seq_length tokens between two chunks.
-  BoundaryTensor states_of(int64_t micro_batch_size, int64_t seq_length, DType dtype) const;
+  TensorSpec states_of(int64_t micro_batch_size, int64_t seq_length, DType dtype) const;
 
   TransformerConfig config_;
   ChunkEnds ends_;
@@ -130,7 +130,7 @@ DType residual_dtype(const TransformerConfig& config);
 // same on every tensor-parallel rank. `hidden` is from the chunk with the head.
 //   -> fp32 []
 Variable token_loss(const Model& model, const Variable& hidden, const TokenTargets& targets);
-// The same of other logits than vocabulary_product(hidden).
+// The same for other logits than vocabulary_product(hidden).
 Variable token_loss(const Model& model, const VocabularyProduct& logits,
                     const TokenTargets& targets);
 

@@ -4,19 +4,20 @@
 
 namespace megatron {
 
-std::vector<ParameterSpec> model_specs(const TransformerConfig& config, const ModelChunk& chunk) {
+std::vector<Parameter> model_specs(const TransformerConfig& config, const ModelChunk& chunk) {
   const DescribeOnly describe_only;
-  return specs(*make_model_chunk(config, chunk, {}, Stream{}));
+  return named_tensors(*make_model_chunk(config, chunk, {}, Stream{}));
 }
 
-std::vector<ParameterSpec> model_specs(const TransformerConfig& config) {
+std::vector<Parameter> model_specs(const TransformerConfig& config) {
   const DescribeOnly describe_only;
-  return specs(*make_model_chunks(config, {}, {}, Stream{}).front());
+  return named_tensors(*make_model_chunks(config, {}, {}, Stream{}).front());
 }
 
 std::vector<TensorSpec> model_tensors(const TransformerConfig& config) {
-  const std::vector<ParameterSpec> specs = model_specs(config);
-  return {specs.begin(), specs.end()};
+  std::vector<TensorSpec> tensors;
+  for (const Parameter& parameter : model_specs(config)) tensors.push_back(parameter.whole());
+  return tensors;
 }
 
 }  // namespace megatron

@@ -11,11 +11,12 @@
 //   REQUIRES: config is resolved and has padded_vocab_size.
 namespace megatron {
 
-// Of the whole model: gpt_specs(), bert_specs(), t5_specs(); or of a chunk of a GPT or a BERT.
-std::vector<ParameterSpec> model_specs(const TransformerConfig& config);
-std::vector<ParameterSpec> model_specs(const TransformerConfig& config, const ModelChunk& chunk);
+// The parameters of the whole model (gpt_specs(), bert_specs(), t5_specs()), or of a chunk of a GPT
+// or a BERT.
+std::vector<Parameter> model_specs(const TransformerConfig& config);
+std::vector<Parameter> model_specs(const TransformerConfig& config, const ModelChunk& chunk);
 
-// Names, whole shapes and dtypes alone, as files of tensors want them.
+// The same as names, dtypes and whole shapes, for tensor files.
 std::vector<TensorSpec> model_tensors(const TransformerConfig& config);
 
 }  // namespace megatron

@@ -152,15 +152,6 @@ int64_t num_parameters(const Module& module) {
   return sum;
 }
 
-std::vector<ParameterSpec> specs(const Module& module) {
-  std::vector<ParameterSpec> all;
-  module.visit([&all](const std::string& name, const Parameter& parameter) {
-    all.push_back(
-        {{name, parameter.dtype, parameter.info.sharding.whole(parameter.shape)}, parameter.info});
-  });
-  return all;
-}
-
 void first_value(const std::string& name, const ParameterInfo& info, Tensor data, uint64_t seed) {
   const Sharding& sharding = info.sharding;
   const Shape whole = sharding.whole(data.shape());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/autograd/variable.h"
+#include "megatron/core/tensor_spec.h"
 #include "megatron/nn/parameter.h"
 
 namespace megatron {
@@ -27,10 +28,14 @@ struct Parameter {
   DType dtype = DType::kFloat32;
   ParameterInfo info;
   Variable variable;  // undefined in a module that was built under DescribeOnly
+
+  // Name, dtype and shape of the whole tensor, of which this rank has a part.
+  TensorSpec whole() const { return {name, dtype, info.sharding.whole(shape)}; }
 };
 
 // While it lives, modules that this thread builds describe their parameters and buffers without
-// allocating them, so that specs() is cheap for a model of any size. Such a module has no forward.
+// allocating them, so that named_tensors() is cheap for a model of any size. Such a module has no
+// forward.
 class DescribeOnly {
  public:
   DescribeOnly();
@@ -41,7 +46,7 @@ class DescribeOnly {
  private:
   bool previous_;
 };
-// Is a DescribeOnly alive on this thread?
+// True if a DescribeOnly is alive on this thread.
 bool only_describes();
 
 // A part of a model: named parameters, buffers and children in the order of registration. Every
@@ -93,13 +98,11 @@ std::vector<const M*> modules_of(const Module& module) {
 
 // All parameters under their dotted paths, without buffers.
 std::vector<Parameter> named_parameters(const Module& module);
-// Parameters and buffers: a model's content of a checkpoint.
+// Parameters and buffers under their dotted paths: a model's content of a checkpoint. Also of a
+// module that was built under DescribeOnly.
 std::vector<Parameter> named_tensors(const Module& module);
 // Elements of all parameters on this rank.
 int64_t num_parameters(const Module& module);
-
-// Describes every parameter and buffer, also of a module that was built under DescribeOnly.
-std::vector<ParameterSpec> specs(const Module& module);
 
 // Fills every parameter and buffer with its first value. Element (row, column) depends only on the
 // seed, the parameter's name and its place in the whole tensor: it is the same for every device,

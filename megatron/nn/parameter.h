@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron/core/tensor_spec.h"
+#include "megatron/core/shape.h"
 #include "megatron/nn/mesh_axis.h"
 
 // Describes a model's parameters without their elements. A module states these facts once; weight
@@ -46,9 +46,9 @@ struct Sharding {
   Sharding(std::initializer_list<AxisSharding> divided) : axes(divided) {}
   bool operator==(const Sharding&) const = default;
 
-  // Would several ranks have different parts?
+  // True if the tensor is sharded, also over a single rank.
   bool is_divided() const { return !axes.empty(); }
-  // Does this rank have the whole?
+  // True if this rank has the whole tensor.
   bool is_whole() const;
   // The last divided axis of the tensor; 0 if there is none.
   int last_axis() const;
@@ -95,7 +95,7 @@ struct ParameterInfo {
   // expert, and those whose gradients are partial sums (see Placement).
   MeshAxes gradient_axes = kDenseDataAxes;
   bool is_embedding_or_output = false;
-  bool is_adapter = false;  // trained while all parameters that are none are constants (LoRA)
+  bool is_adapter = false;  // LoRA: only adapters are trained; all others are constants
   // A matrix whose rows are groups of so many rows each: queries, keys and values. Empty: one part.
   std::vector<int64_t> row_parts = {};
 
@@ -103,15 +103,6 @@ struct ParameterInfo {
   MeshAxes shared_axes() const;
   // The axes of all ranks that have it.
   MeshAxes copy_axes() const { return shared_axes().with(gradient_axes.in(kDataAxes)); }
-};
-
-// A parameter of a model: the dotted path, "decoder.layers.0.mlp.linear_fc1.weight", and the shape
-// of the whole tensor.
-struct ParameterSpec : TensorSpec {
-  ParameterInfo info;
-
-  // The shape of this rank's part.
-  Shape local_shape() const { return info.sharding.local(shape); }
 };
 
 }  // namespace megatron

@@ -17,7 +17,7 @@ enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd 
 enum class WsdDecayStyle { kExponential, kLinear, kCosine, kMinusSqrt };
 enum class WeightDecayIncrStyle { kConstant, kLinear, kCosine };
 
-// The update rule, its schedules, clipping and loss scaling. Names are Megatron's flag names.
+// Update rule, schedules, clipping and loss scaling. Names are Megatron's flag names.
 struct OptimizerConfig {
   OptimizerKind optimizer = OptimizerKind::kAdam;
   double adam_beta1 = 0.9;
@@ -28,7 +28,7 @@ struct OptimizerConfig {
   double lion_beta2 = 0.99;
   // Muon (optim/muon.h) of the matrices of layers; all other parameters have Adam.
   double muon_momentum = 0.95;
-  bool muon_split_qkv = true;  // queries, keys and values are orthogonal by themselves
+  bool muon_split_qkv = true;  // orthogonalize queries, keys and values separately
   bool muon_use_nesterov = false;
   MuonScaleMode muon_scale_mode = MuonScaleMode::kSpectral;
   MuonPrecision muon_fp32_matmul_prec = MuonPrecision::kMedium;  // fp32 if high, else bf16
@@ -92,8 +92,8 @@ struct OptimizerConfig {
 // Sets params_dtype from fp16 and bf16, and the weight decay bounds of a constant schedule. Pure.
 OptimizerConfig resolved(OptimizerConfig config);
 
-// Are the fp32 main parameters of parameters of this dtype kept as the 16 bits that bf16 lacks
-// (kernels/main_param.h)? Those of bf16 are, but in host memory, which has no parameters to add
+// True if main parameters of this dtype's parameters are stored as the 16 bits that bf16 lacks
+// (kernels/main_param.h): for bf16, unless they are in host memory, which has no parameters to add
 // them to.
 bool keeps_remainders(const OptimizerConfig& config, DType params_dtype);
 

@@ -41,7 +41,7 @@ class DividedGradients {
     Tensor whole;  // [n], the sum over this rank's ops; has memory for a while
     Tensor share;  // [n / ranks], the sum over ranks and microbatches
     comm::Group ranks;
-    int64_t num_expected = 0;  // gradients that will come
+    int64_t num_expected = 0;  // gradients still expected
     bool is_filling = false;   // has memory, and nobody sums it yet
     bool has_sum = false;      // `share` holds sums of this iteration
     comm::Pending summing;

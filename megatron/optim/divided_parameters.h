@@ -58,7 +58,7 @@ class DividedParameters {
   int64_t clock_ = 0;
   bool has_moved_ = false;            // a bucket arrived since the last op
   Steps last_;                        // the last two that arrived; the number of buckets: none
-  std::map<Steps, size_t> followed_;  // what arrived after them the last time
+  std::map<Steps, size_t> followed_;  // the bucket that followed them in the last pass
 };
 
 }  // namespace megatron

@@ -87,7 +87,7 @@ void move_in(const FlatBuffer& buffer, std::vector<OptimizedParameter>& paramete
   }
 }
 
-// One bucket after the other, so that little more than the parameters exists at any moment.
+// Works bucket by bucket, so that peak memory is little more than the parameters.
 void divide_parameters(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
                        const FlatParametersOptions& options) {
   const FlatLayout& layout = buffer.layout;
@@ -106,7 +106,7 @@ void divide_parameters(FlatBuffer& buffer, std::vector<OptimizedParameter>& para
   }
 }
 
-// Of weights that exist in FP8 alone.
+// For weights that exist only in FP8.
 void refuse_access(FlatBuffer& buffer) {
   for (Tensor& bucket : buffer.bucket_params) {
     bucket.before_access(

@@ -20,10 +20,10 @@ struct OptimizedParameter {
   bool has_weight_decay = true;
   double lr_mult = 1.0;           // multiplies the learning rate
   bool has_decoupled_lr = false;  // embedding or output layer: --decoupled-lr applies
-  // Is it counted in the global gradient norm? Parameters that another rank counts are not: those
-  // of ranks that are not the first along shared_axes, and copies of tied weights.
+  // True if the global gradient norm includes it. False if another rank counts it: on ranks that
+  // are not the first along shared_axes, and for copies of tied weights.
   bool counts_in_norm = true;
-  // Its norm, and the clipping of its gradient, are those of such parameters alone.
+  // Clipped separately: by the norm of such parameters alone.
   bool is_clipped_apart = false;
   bool is_tied = false;  // gradients are summed with another pipeline stage's; has its own bucket
   MeshAxes gradient_axes = kDenseDataAxes;  // see ParameterInfo
@@ -43,7 +43,7 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
 // Biases and norms have no weight decay; all others have, including embeddings and position tables.
 bool is_decayed(ParameterRole role);
 
-// Is it the weight of a linear layer other than the output layer?
+// True for weights of linear layers except the output layer.
 bool is_layer_matrix(const ParameterInfo& info);
 
 struct FlatParametersOptions {
@@ -57,7 +57,7 @@ struct FlatParametersOptions {
   // parameters.
   bool divides_gradients = false;
   bool divides_parameters = false;
-  bool separates_matrices = false;  // matrices of layers have buffers of their own, for Muon
+  bool separates_matrices = false;  // separate buffers for layer matrices, for Muon
   // Fills a parameter that was without memory (nn/deferred_memory.h); null: its elements are
   // undefined.
   std::function<void(const OptimizedParameter& parameter, Tensor data)> first_value = nullptr;

@@ -5,7 +5,7 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/parallel/fp8_gather.h"
 
-// What Fp8Gather needs to know of the optimizer's parameters.
+// The optimizer's parameters as Fp8Gather needs them.
 namespace megatron {
 
 // Sets OptimizedParameter::fp8 of the weights of FP8 layers in `chunks`. To be called before

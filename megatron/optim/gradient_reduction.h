@@ -42,8 +42,8 @@ class GradientReduction {
   // before the last microbatch were replayed (training/microbatch_graph.h), call again with 1
   // before the last one, because replays do not report their uses.
   void begin(int64_t num_microbatches);
-  // Do the passes of microbatch `microbatch` of `num_microbatches`, run in order, neither wait for
-  // parameters nor start a sum?
+  // True if the passes of microbatch `microbatch` of `num_microbatches`, run in order, neither wait
+  // for parameters nor start a reduction.
   bool is_quiet(int64_t microbatch, int64_t num_microbatches) const;
   // Call after the last backward pass. Ordered with the stream's work.
   void finish();
@@ -81,7 +81,7 @@ class GradientReduction {
   FlatParameters& parameters_;
   const GradientReductionOptions options_;
   const std::vector<TiedParameter> tied_;
-  std::vector<Bucket> buckets_;  // but those that DividedParameters gathers
+  std::vector<Bucket> buckets_;  // except those that DividedParameters gathers
   std::optional<DividedGradients> divided_gradients_;
   std::optional<DividedParameters> divided_parameters_;
   int64_t num_microbatches_ = 0;

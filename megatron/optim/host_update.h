@@ -12,12 +12,12 @@
 
 namespace megatron {
 
-// Elements that the host updates at a time: large enough for the bus, small in pinned memory.
+// Elements of a piece: large enough for the bus, small in pinned memory.
 inline constexpr int64_t kHostPiece = 8 << 20;
 
 // The traffic of an update that the host computes (Ren et al. 2021, arXiv:2101.06840, sec. 4):
-// gradients come down and parameters go up piece by piece, beside the host's work on the pieces
-// between. On the CPU the copies are immediate.
+// gradients are copied to the host and parameters to the device piece by piece, while the host
+// updates the pieces in between. On the CPU the copies are immediate.
 class HostUpdate {
  public:
   // For pieces of at most `most_elements`. `stream` is that of the parameters.

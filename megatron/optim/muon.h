@@ -11,13 +11,13 @@
 // orthogonal matrix that is nearest to its running mean of gradients, so that all singular values
 // of the step are about equal.
 //
-// Compat: names, formulas and defaults are Megatron Core's. It makes orthogonal what a rank has:
+// Compat: names, formulas and defaults are Megatron Core's. It orthogonalizes each rank's part:
 // tensor-parallel ranks do not join their parts (there --muon-tp-mode blockwise). Data-parallel
 // ranks that divide the optimizer's state (ZeRO) work on whole matrices (optim/shared_matrices.h).
 namespace megatron {
 
-// About U V^T of x = U S V^T: each step turns a singular value s into a s + b s^3 + c s^5, with
-// five sets of numbers in turn that bring all of [0.001, 1] near 1.
+// Approximates U V^T of x = U S V^T: each step maps a singular value s to a s + b s^3 + c s^5, with
+// five sets of coefficients in turn that bring all of [0.001, 1] near 1.
 //   x  [rows, cols]  fp32 or bf16, of a Frobenius norm up to 1
 Tensor newton_schulz(Tensor x, int64_t steps);
 
@@ -27,8 +27,7 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps);
 // The factor of an orthogonal [rows, cols].
 double muon_scale(MuonScaleMode mode, int64_t rows, int64_t cols);
 
-// A matrix of a flat buffer. Rows of parts that make different things (queries, keys, values) are
-// orthogonal by themselves.
+// A matrix of a flat buffer. Queries, keys and values are orthogonalized separately.
 struct MuonMatrix {
   struct Part {
     int64_t begin = 0;  // the first row in each group of rows

@@ -100,7 +100,7 @@ Tensor Optimizer::joined_main(const ShareState& state, int64_t begin, int64_t si
   return main;
 }
 
-Tensor Optimizer::decoded(const StateTensor& codes, const StateSpec& spec) const {
+Tensor Optimizer::decoded(const StateMemory& codes, const StateSpec& spec) const {
   const MemoryScope scope(MemoryCategory::kWorkspace);
   Tensor moment(codes.elements.shape(), DType::kFloat32, state_stream_);
   kernels::decode_moment(moment.view(), codes.moment(), spec.code(config_), state_stream_);
@@ -175,7 +175,7 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   };
   state.update = tables(ranges_of(buffer.layout, update_groups), state_stream_);
   if (std::ranges::any_of(state.tensors,
-                          [](const StateTensor& x) { return x.exponents.defined(); })) {
+                          [](const StateMemory& x) { return x.exponents.defined(); })) {
     add_keys(state, update_groups);
   }
   state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream_);
@@ -382,7 +382,7 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
       }
       for (size_t i = 0; i < state.specs.size(); ++i) {
         const StateSpec& spec = state.specs[i];
-        const StateTensor& tensor = state.tensors[i];
+        const StateMemory& tensor = state.tensors[i];
         const Tensor& loaded = state.loaded[i];
         if (loaded.defined() || !tensor.is_code()) {
           show_part(spec.name, loaded.defined() ? loaded : tensor.elements);
@@ -407,7 +407,7 @@ void Optimizer::visit_memory(const StateVisitor& visit) const {
       if (has_main_copy(state)) show("main_param", state.main);
       show("main_param", state.remainder);
       for (size_t i = 0; i < state.specs.size(); ++i) {
-        const StateTensor& tensor = state.tensors[i];
+        const StateMemory& tensor = state.tensors[i];
         show(state.specs[i].name, tensor.elements);
         if (!tensor.exponents.defined()) continue;
         const Tensor of_part = tensor.slice(part.begin, part.part.size()).exponents;

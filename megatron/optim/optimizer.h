@@ -107,9 +107,9 @@ class Optimizer {
 
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   void visit_state(const StateVisitor& visit) const;
-  // The same memory as it is, without what is the model's own: codes of moments and their
-  // exponents, of which each belongs to kernels::kMomentBlock elements, remainders of main
-  // parameters. For comparing ranks.
+  // The same memory in its stored form, without tensors that belong to the model: codes of moments,
+  // their exponents (one per kernels::kMomentBlock elements), remainders of main parameters. For
+  // comparing ranks.
   void visit_memory(const StateVisitor& visit) const;
   // The scalars after the last finished step. REQUIRES: no step is queued.
   OptimizerScalars scalars() const;
@@ -131,8 +131,8 @@ class Optimizer {
     Tensor remainder;   // or int16 instead of `main`: what it has beyond bf16 parameters
     std::unique_ptr<UpdateRule> rule;
     std::vector<StateSpec> specs;      // of the rule
-    std::vector<StateTensor> tensors;  // parallel to `specs`
-    // From prepare_load() to load(): in fp32 what has another form; undefined if nothing has.
+    std::vector<StateMemory> tensors;  // parallel to `specs`
+    // From prepare_load() to load(): fp32 copies of tensors in other formats; else undefined.
     Tensor loaded_main;
     std::vector<Tensor> loaded;  // parallel to `specs`
     RangeTables update;          // ranges by parameter group
@@ -146,13 +146,13 @@ class Optimizer {
   std::unique_ptr<UpdateRule> make_rule(size_t buffer, size_t share, const FlatSpan& span) const;
   // Makes the tables of an update with moments in fp8; groups by number in the buffer.
   void add_keys(ShareState& state, std::span<const int32_t> groups) const;
-  // Are main parameters a copy, which an update rounds, or copies, into the model?
+  // True if main parameters are a copy, which an update rounds or copies into the model.
   bool has_main_copy(const ShareState& state) const;
   Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
   // Elements [begin, begin + size) of a share's remainders, joined with the parameters.
   Tensor joined_main(const ShareState& state, int64_t begin, int64_t size) const;
-  // The numbers that codes stand for.
-  Tensor decoded(const StateTensor& codes, const StateSpec& spec) const;
+  // The decoded values of codes.
+  Tensor decoded(const StateMemory& codes, const StateSpec& spec) const;
   // Ends prepare_load(): the loaded tensors become remainders and codes.
   void keep_loaded(ShareState& state);
   // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums], of the
@@ -161,7 +161,7 @@ class Optimizer {
                  RangeTables ShareState::*role = &ShareState::norm) const;
   // The decision about a share.
   const Tensor& decision_of(const ShareState& state) const;
-  // Is a gradient that is not finite an error? It is if no scaler could have caused it.
+  // True if a gradient that is not finite is an error: no scaler could have caused it.
   bool refuses_not_finite() const { return !scaler_ && config_.check_for_nan_in_loss_and_grad; }
   kernels::StepRule rule() const;
   void upload_state();

@@ -20,8 +20,8 @@ struct LearningRateSchedule {
   LrDecayStyle style = LrDecayStyle::kLinear;
   int64_t wsd_decay_steps = 0;  // kWsd: length of the final decay
   WsdDecayStyle wsd_style = WsdDecayStyle::kExponential;
-  // Tokens of the first samples. If it is there, kLinear and kCosine decay with tokens from the end
-  // of the warm-up to decay_steps; else with samples.
+  // Tokens of the first samples. If set, kLinear and kCosine decay with tokens from the end of the
+  // warm-up to decay_steps; else with samples.
   std::function<double(double samples)> tokens_of = {};
 
   // The rate of an update after `num_steps` samples: rises from warmup_init to max_lr, then falls

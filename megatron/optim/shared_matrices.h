@@ -12,10 +12,10 @@
 
 namespace megatron {
 
-// A matrix in a bucket whose equal shares belong to ranks, and the work that it takes as a whole.
+// A matrix in a bucket that ranks share equally, and the cost of working on the whole matrix.
 struct SharedMatrix {
   FlatSpan span;    // of the flat buffer
-  double cost = 0;  // of any unit
+  double cost = 0;  // in any unit
 };
 
 // The rank that has elements `span` of a matrix.
@@ -26,8 +26,8 @@ struct MatrixPiece {
 // The pieces of a matrix, in the order of the ranks.
 std::vector<MatrixPiece> pieces_of(const FlatSpan& matrix, const FlatSpan& bucket, int ranks);
 
-// rounds[k][r]: the matrix that rank r takes in round k, or kNoMatrix. Costly matrices come first,
-// each to the rank with the least to do.
+// rounds[k][r]: the matrix that rank r takes in round k, or kNoMatrix. Assigns the most costly
+// matrices first, each to the rank with the least work so far.
 inline constexpr size_t kNoMatrix = static_cast<size_t>(-1);
 std::vector<std::vector<size_t>> shared_rounds(std::span<const SharedMatrix> matrices, int ranks);
 

@@ -17,7 +17,7 @@ struct TiedParameter {
 };
 
 // The tied parameters of this stage, in an order that is the same on every stage. The stages
-// compare the names of theirs: a parameter belongs to the stages that name it. Every stage of the
+// exchange the names of their tied parameters to find the stages of each. Every stage of the
 // pipeline calls it.
 std::vector<TiedParameter> tied_parameters(std::span<const OptimizedParameter> parameters,
                                            const comm::Group& pipeline);

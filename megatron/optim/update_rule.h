@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "megatron/optim/parameter_group.h"
-#include "megatron/optim/state_tensor.h"
+#include "megatron/optim/state_memory.h"
 
 namespace megatron {
 
@@ -13,7 +13,7 @@ namespace megatron {
 struct RuleInput {
   TensorView model;                    // out: main, rounded; null if main is the model's own
   TensorView main;                     // io: fp32, or int16 remainders (kernels/main_param.h)
-  std::span<const StateTensor> state;  // io: parallel to UpdateRule::state()
+  std::span<const StateMemory> state;  // io: parallel to UpdateRule::state()
   ConstView grad;                      // of the scaled loss
   kernels::GroupRanges ranges;         // by position in `groups`
   std::span<const ParameterGroup> groups;
@@ -21,8 +21,9 @@ struct RuleInput {
   ConstView decision;  // a kernels::StepState
 };
 
-// How parameters move along their gradients. A rule is a class in a file of its own, and a value of
-// OptimizerKind; everything else (checkpoints, comparisons of ranks, plans) follows from state().
+// An update rule: computes the step of the parameters from their gradients. A rule is a class in a
+// file of its own, and a value of OptimizerKind; everything else (checkpoints, comparisons of
+// ranks, plans) follows from state().
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -37,7 +38,7 @@ std::unique_ptr<UpdateRule> make_adam_rule(const OptimizerConfig& config);
 std::unique_ptr<UpdateRule> make_sgd_rule(const OptimizerConfig& config);
 std::unique_ptr<UpdateRule> make_lion_rule(const OptimizerConfig& config);
 
-// A share of a buffer of matrices, which Muon's rule updates as a whole.
+// A rank's share of a buffer of matrices; Muon updates whole matrices.
 struct MatrixShare {
   const FlatBuffer& buffer;
   const std::vector<OptimizedParameter>& parameters;
@@ -48,8 +49,8 @@ struct MatrixShare {
 std::unique_ptr<UpdateRule> make_muon_rule(const OptimizerConfig& config, const MatrixShare& share,
                                            Stream stream);
 
-// The states of the rules that update elements alone: of all parameters, and with Muon of those
-// that are no matrices of layers.
+// The states of element-wise rules: for all parameters, or with Muon for those that are not
+// matrices of layers.
 std::unique_ptr<UpdateRule> make_element_rule(const OptimizerConfig& config);
 
 // One value for each group.

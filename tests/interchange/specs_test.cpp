@@ -83,7 +83,7 @@ class SpecsTest : public testing::TestWithParam<Option> {
 };
 
 TEST_P(SpecsTest, AreTheListOfParameters) {
-  const std::vector<ParameterSpec> specs = gpt_specs(config());
+  const std::vector<Parameter> specs = gpt_specs(config());
   const std::vector<TensorSpec> listed = model_tensors(config());
   ASSERT_EQ(specs.size(), listed.size());
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -97,7 +97,7 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
   for (const MegatronNaming naming :
        {MegatronNaming::kLegacy, MegatronNaming::kLegacyLayerNorm, MegatronNaming::kLegacyFused,
         MegatronNaming::kCore, MegatronNaming::kCoreFused}) {
-    for (const ParameterSpec& spec : gpt_specs(config())) {
+    for (const Parameter& spec : gpt_specs(config())) {
       std::optional<int64_t> layer;
       const std::string ours = without_layer(spec.name, layer);
       const bool is_rare = ours.starts_with("embedding.norm") ||
@@ -116,7 +116,7 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
 // Files are read by a table that knows no options but the gate.
 TEST_P(SpecsTest, AreInTheTableOfEveryGpt) {
   const ParameterTable table = parameter_table(ModelKind::kGpt, config().is_gated());
-  for (const ParameterSpec& spec : gpt_specs(config())) {
+  for (const Parameter& spec : gpt_specs(config())) {
     const ParameterInfo& info = table.at(spec.name);
     EXPECT_EQ(info.sharding, spec.info.sharding) << spec.name;
     EXPECT_EQ(info.role, spec.info.role) << spec.name;

@@ -96,10 +96,12 @@ TEST(SpecsTest, DescribeWholeTensors) {
                            .has_vocabulary_rows = true,
                            .is_tied = true};
   const Single module({4, 5}, info, {DType::kBFloat16, Stream{}});
-  const ParameterSpec spec = specs(module).at(0);
+  const Parameter spec = named_tensors(module).at(0);
   EXPECT_EQ(spec.name, "weight");
-  EXPECT_EQ(spec.shape, (Shape{12, 5}));
-  EXPECT_EQ(spec.local_shape(), (Shape{4, 5}));
+  EXPECT_EQ(spec.whole().name, "weight");
+  EXPECT_EQ(spec.whole().shape, (Shape{12, 5}));
+  EXPECT_EQ(spec.whole().dtype, DType::kBFloat16);
+  EXPECT_EQ(spec.shape, (Shape{4, 5}));
   EXPECT_EQ(spec.dtype, DType::kBFloat16);
   EXPECT_EQ(spec.info.role, ParameterRole::kOutputHead);
   EXPECT_EQ(spec.info.sharding, info.sharding);
@@ -110,14 +112,14 @@ TEST(SpecsTest, DescribeWholeTensors) {
 
 TEST(SpecsTest, NeedNoMemory) {
   const Pair pair({DType::kBFloat16, Stream{}});
-  const std::vector<ParameterSpec> allocated = specs(pair);
+  const std::vector<Parameter> allocated = named_tensors(pair);
   const int64_t before = allocator_of(Device{}).stats().allocated_bytes;
   const DescribeOnly describe_only;
   const Pair described({DType::kBFloat16, Stream{}});
   EXPECT_EQ(allocator_of(Device{}).stats().allocated_bytes, before);
   EXPECT_FALSE(described.scale.defined());
   EXPECT_EQ(num_parameters(described), num_parameters(pair));
-  const std::vector<ParameterSpec> here = specs(described);
+  const std::vector<Parameter> here = named_tensors(described);
   ASSERT_EQ(here.size(), allocated.size());
   for (size_t i = 0; i < here.size(); ++i) {
     EXPECT_EQ(here[i].name, allocated[i].name);
@@ -169,7 +171,7 @@ TEST(BufferTest, IsListedBesideParametersAndHasNoGradient) {
   EXPECT_EQ(element(module.history, 3), 1);
   EXPECT_EQ(named_parameters(module).size(), 1u);
   EXPECT_EQ(num_parameters(module), 6);
-  EXPECT_EQ(specs(module).at(1).info.role, ParameterRole::kBuffer);
+  EXPECT_EQ(named_tensors(module).at(1).info.role, ParameterRole::kBuffer);
 
   const std::vector<Parameter> tensors = named_tensors(module);
   ASSERT_EQ(tensors.size(), 2u);

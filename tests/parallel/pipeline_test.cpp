@@ -89,10 +89,10 @@ class ToyModel {
 
   // What travels between a piece and the one after.
   static Boundary after(int64_t piece) {
-    const BoundaryTensor hidden{.shape = kHidden};
+    const TensorSpec hidden{.name = "hidden", .shape = kHidden};
     if (piece < 0 || piece == kPieces - 1) return {};
     if (piece < 2) return {hidden};
-    return {hidden, hidden, {.shape = {6}, .dtype = DType::kInt64, .needs_gradient = false}};
+    return {hidden, hidden, {"mask", DType::kInt64, {6}}};
   }
 
   std::vector<Variable> weights;
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
 
 // Runs two stages: the first sends two tensors, of which the second uses `used`.
 void run_two_stages(size_t used, const Variable& weight, const Variable& other) {
-  const Boundary both = {{.shape = kHidden}, {.shape = kHidden}};
+  const Boundary both(2, {.name = "hidden", .shape = kHidden});
   comm::run_ranks(2, [&](const comm::Group& world) {
     ParallelConfig config;
     config.world_size = 2;

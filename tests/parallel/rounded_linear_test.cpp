@@ -136,8 +136,9 @@ TEST_P(RoundedLinearTest, MemoryIsThatOfTheFormula) {
   const int64_t before = parameters();
   const RoundedLinearLayers layers;
   // Blocks of all these sizes are whole: nothing is rounded.
-  EXPECT_EQ(parameters() - before, parameter_bytes(specs(layers), InferenceWeights::kModel));
-  const int64_t after = parameter_bytes(specs(layers), GetParam());
+  EXPECT_EQ(parameters() - before,
+            parameter_bytes(named_tensors(layers), InferenceWeights::kModel));
+  const int64_t after = parameter_bytes(named_tensors(layers), GetParam());
   EXPECT_EQ(after, 2 * kRoundedLinearIn * kRoundedLinearOut +
                        4 * (kRoundedLinearOut + kRoundedLinearIn)  // rounded weights, scales
                        + 4 * (kRoundedLinearOut + kRoundedLinearIn +
@@ -145,7 +146,7 @@ TEST_P(RoundedLinearTest, MemoryIsThatOfTheFormula) {
   round_weights(layers, GetParam(), Stream{});
   EXPECT_EQ(parameters() - before, after);
   // Two ranks: half of everything but the bias and the scales of the row-parallel layer.
-  EXPECT_EQ(2 * parameter_bytes(specs(RoundedLinearLayers()), GetParam(), 2),
+  EXPECT_EQ(2 * parameter_bytes(named_tensors(RoundedLinearLayers()), GetParam(), 2),
             after + 8 * kRoundedLinearIn);
 }
 INSTANTIATE_TEST_SUITE_P(Forms, RoundedLinearTest,

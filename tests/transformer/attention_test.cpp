@@ -159,7 +159,7 @@ TEST(SelfAttentionTest, SinksAreParametersOfTheHeads) {
   c.softmax_type = SoftmaxType::kLearnable;
   const SelfAttention attention(c, kDecoder.place(0), {}, Stream{});
   std::vector<std::string> names;
-  for (const ParameterSpec& spec : specs(attention)) names.push_back(spec.name);
+  for (const Parameter& spec : named_tensors(attention)) names.push_back(spec.name);
   EXPECT_EQ(names.front(), "core_attention.softmax_offset");
 }
 

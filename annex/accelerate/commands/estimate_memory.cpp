@@ -157,7 +157,7 @@ TrainingArgs training_of(const Model& model, const EstimateFlags& estimate,
 // is never divided.
 frontends::ModelSize size_of(const TransformerConfig& config) {
   std::map<std::string, int64_t> parts;
-  for (const ParameterSpec& spec : model_specs(config)) {
+  for (const Parameter& spec : model_specs(config)) {
     const std::string mark = ".layers.";
     const size_t layers = spec.name.find(mark);
     const std::string part = layers == std::string::npos

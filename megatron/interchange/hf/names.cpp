@@ -36,9 +36,12 @@ std::vector<TensorSpec> hf_tensors(const HfModel& model) {
   if (model.class_names.empty()) return model_tensors(model.transformer);
   const BertHeads heads = {.classifier = "classification_head",
                            .num_classes = std::ssize(model.class_names)};
-  const std::vector<ParameterSpec> specs =
-      bert_specs(model.transformer, whole_model(model.transformer.num_layers), heads);
-  return {specs.begin(), specs.end()};
+  std::vector<TensorSpec> tensors;
+  for (const Parameter& parameter :
+       bert_specs(model.transformer, whole_model(model.transformer.num_layers), heads)) {
+    tensors.push_back(parameter.whole());
+  }
+  return tensors;
 }
 
 StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,

@@ -31,8 +31,8 @@ std::string table_name(std::string_view name) {
 
 }  // namespace
 
-ParameterTable::ParameterTable(const std::vector<ParameterSpec>& specs) {
-  for (const ParameterSpec& spec : specs) infos_[table_name(spec.name)] = spec.info;
+ParameterTable::ParameterTable(const std::vector<Parameter>& parameters) {
+  for (const Parameter& one : parameters) infos_[table_name(one.name)] = one.info;
 }
 
 const ParameterInfo& ParameterTable::at(std::string_view name) const {
@@ -57,7 +57,7 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   if (is_gated) config.activation = Activation::kSwiglu;
   config = resolved(config);
   config.padded_vocab_size = 1;
-  std::vector<ParameterSpec> specs = model_specs(config);
+  std::vector<Parameter> specs = model_specs(config);
   if (is_decoder_only(kind)) {
     TransformerConfig latent = config;
     latent.position_embedding_type = PositionEmbedding::kRope;
@@ -66,11 +66,11 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
     latent.qk_head_dim = latent.qk_pos_emb_head_dim = latent.v_head_dim = 2;
     latent.mtp_num_layers = 1;
     for (latent.q_lora_rank = 0; latent.q_lora_rank < 2; ++latent.q_lora_rank) {
-      for (ParameterSpec& spec : model_specs(resolved(latent))) specs.push_back(std::move(spec));
+      for (Parameter& spec : model_specs(resolved(latent))) specs.push_back(std::move(spec));
     }
     TransformerConfig further = config;
     further.mtp_num_layers = 1;
-    for (ParameterSpec& spec : model_specs(further)) specs.push_back(std::move(spec));
+    for (Parameter& spec : model_specs(further)) specs.push_back(std::move(spec));
   }
   if (is_decoder_only(kind)) {  // experts and a Retro have more
     TransformerConfig experts = config;
@@ -80,13 +80,13 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
     experts.moe_shared_expert_gate = true;
     experts.moe_router_score_function = RouterScore::kSigmoid;
     experts.moe_router_enable_expert_bias = true;
-    for (ParameterSpec& spec : model_specs(resolved(experts))) specs.push_back(std::move(spec));
+    for (Parameter& spec : model_specs(resolved(experts))) specs.push_back(std::move(spec));
     config.retro = {.add_retriever = true, .layer_numbers = {1}, .encoder_layers = kEncoderLayers};
-    for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
+    for (Parameter& spec : model_specs(config)) specs.push_back(std::move(spec));
   }
   if (is_encoder_decoder(kind)) {  // a tied model has a bias, another a matrix
     config.untie_embeddings_and_output_weights = true;
-    for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
+    for (Parameter& spec : model_specs(config)) specs.push_back(std::move(spec));
   }
   return ParameterTable(specs);
 }

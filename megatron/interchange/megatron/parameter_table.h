@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/nn/parameter.h"
+#include "megatron/nn/module.h"
 #include "megatron/transformer/config.h"
 
 namespace megatron {
@@ -13,7 +13,7 @@ namespace megatron {
 // Properties of a model's parameters, by name, from its modules. All layers share an entry.
 class ParameterTable {
  public:
-  explicit ParameterTable(const std::vector<ParameterSpec>& specs);
+  explicit ParameterTable(const std::vector<Parameter>& parameters);
 
   // `name` has "{i}" or the number of a layer. The sharding has the division of the tensor, not the
   // rank. Throws Unsupported if the model has no such parameter.

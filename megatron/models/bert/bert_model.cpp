@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kBinaryClasses = 2;
 
-// Of modules that see every token on every tensor-parallel rank.
+// Placement of modules that see every token on every tensor-parallel rank.
 Placement whole_placement(const TransformerConfig& config, Stream stream) {
   return {.dtype = config.params_dtype, .stream = stream};
 }
@@ -154,7 +154,7 @@ VocabularyProduct BertModel::vocabulary_product(const Variable& hidden) const {
 }
 
 Variable BertModel::pooled(const Variable& hidden) const {
-  // Every rank computes the heads behind it for the whole batch.
+  // Every rank computes the following heads for the whole batch.
   const Variable all =
       tp_.sequence_parallel ? gather_for_equal_ranks(hidden, tp_) : hidden;  // [s, b, h]
   return tanh(pooler_->dense.forward(row(all, 0)));                          // [b, h]
@@ -172,13 +172,13 @@ Variable BertModel::class_logits(const Variable& hidden, RandomState& random) co
   return classifier_->forward(reshape(kept, {b, config_.hidden_size}));  // [b, num_classes]
 }
 
-std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk,
-                                      BertHeads heads) {
+std::vector<Parameter> bert_specs(const TransformerConfig& config, const ModelChunk& chunk,
+                                  BertHeads heads) {
   const DescribeOnly describe_only;
-  return specs(BertModel(config, chunk, {}, Stream{}, std::move(heads)));
+  return named_tensors(BertModel(config, chunk, {}, Stream{}, std::move(heads)));
 }
 
-std::vector<ParameterSpec> bert_specs(const TransformerConfig& config) {
+std::vector<Parameter> bert_specs(const TransformerConfig& config) {
   return bert_specs(config, whole_model(config.num_layers));
 }
 

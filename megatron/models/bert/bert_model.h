@@ -12,9 +12,8 @@
 namespace megatron {
 
 // BERT as Megatron-LM trains it (Devlin et al. 2018, arXiv:1810.04805; the norms before the
-// branches as in Shoeybi et al. 2019, arXiv:1909.08053, sec. 5.4), or a chunk of it:
-// transformers' MegatronBertForPreTraining. Without --bert-no-binary-head it also says whether the
-// second of two sentences follows the first.
+// branches as in Shoeybi et al. 2019, arXiv:1909.08053, sec. 5.4), or a chunk of it: transformers'
+// MegatronBertForPreTraining. Without --bert-no-binary-head it has a head for sentence order.
 //
 // Parameter names are Megatron Core's: embedding.tokentype_embeddings.weight,
 // encoder.layers.0.self_attention.linear_qkv.weight, lm_head.dense.weight, output_layer.bias,
@@ -36,7 +35,7 @@ class BertModel final : public Model {
   ModelChunk cached_layers() const override { return {.num_layers = 0}; }
 
   // The heads behind the pooler, on the hidden states.
-  //   binary_logits  -> [b, 2]: column 1 says that the parts are exchanged
+  //   binary_logits  -> [b, 2]: column 1 is the class of exchanged parts
   Variable binary_logits(const Variable& hidden) const;
   //   class_logits   -> [b, num_classes], with dropout on the pooled token
   Variable class_logits(const Variable& hidden, RandomState& random) const;
@@ -83,9 +82,9 @@ class BertModel final : public Model {
 };
 
 // The parameters of a BERT, or of a chunk of it, in the order of the model and without memory.
-std::vector<ParameterSpec> bert_specs(const TransformerConfig& config);
-std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk,
-                                      BertHeads heads = {});
+std::vector<Parameter> bert_specs(const TransformerConfig& config);
+std::vector<Parameter> bert_specs(const TransformerConfig& config, const ModelChunk& chunk,
+                                  BertHeads heads = {});
 
 // The training losses, fp32 []: the same on every tensor-parallel rank. Their sum is minimised.
 struct BertLosses {

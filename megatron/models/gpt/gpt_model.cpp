@@ -22,7 +22,7 @@ float rounded(float value, DType dtype) {
   return dispatch_floating(dtype, "embedding", [&]<class T>() { return float{T(value)}; });
 }
 
-// Does the end of the model read the table of the embedding?
+// True if the last chunk needs the embedding table.
 bool is_read_at_both_ends(const TransformerConfig& config) {
   return !config.untie_embeddings_and_output_weights || config.mtp_num_layers > 0;
 }
@@ -101,12 +101,12 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
   }
 }
 
-std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk) {
+std::vector<Parameter> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk) {
   const DescribeOnly describe_only;
-  return specs(GptModel(config, chunk, {}, Stream{}));
+  return named_tensors(GptModel(config, chunk, {}, Stream{}));
 }
 
-std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config) {
+std::vector<Parameter> gpt_specs(const TransformerConfig& config) {
   return gpt_specs(config, whole_model(config.num_layers));
 }
 
@@ -188,7 +188,7 @@ Activations GptModel::run(const ModelInput& input, const Variable& hidden, Rando
 }
 
 ChunkBoundary GptModel::boundary(int64_t micro_batch_size, int64_t seq_length) const {
-  const BoundaryTensor hidden =
+  const TensorSpec hidden =
       states_of(micro_batch_size, seq_length / cp_.size(), residual_dtype(config_));
   ChunkBoundary boundary;
   if (!chunk_.has_embedding) boundary.in = {hidden};

@@ -14,23 +14,23 @@
 namespace megatron {
 
 // A decoder-only language model, or a chunk of it: GPT-2 and, by its config, Llama, GPT-NeoX and
-// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971). A model with parts of its own
-// in the layers derives from it.
+// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971). Models with other parts in
+// their layers derive from it.
 //
 // Parameter names are Megatron Core's: embedding.word_embeddings.weight,
 // decoder.layers.0.self_attention.linear_qkv.weight, ...
 class GptModel : public Model {
  public:
   // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
-  // a checkpoint fills them. A chunk that has only the head has a copy of the embedding if it is
-  // tied or if further tokens are predicted.
+  // a checkpoint fills them. A chunk with the head but without the embedding has a copy of it if
+  // embeddings are tied or with multi-token prediction.
   GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
            Stream stream, const ContextParallel& cp = {});
   // The whole model on one rank.
   GptModel(const TransformerConfig& config, Stream stream);
 
-  // With future tokens the chunk with the head first returns the hidden states of each depth of
-  // multi-token prediction.
+  // With future tokens the chunk with the head returns the hidden states of each depth of
+  // multi-token prediction first.
   Activations forward(const ModelInput& input, std::span<const Variable> activations,
                       RandomState& random) const override;
   // The same for generation, outside grad mode: the tokens [1, s] with their position_ids are those
@@ -52,7 +52,7 @@ class GptModel : public Model {
   // With layers that `make` builds.
   GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
            Stream stream, const ContextParallel& cp, const LayerMaker& make);
-  // The inputs of a derived model's own parts; runs after the tokens are embedded. Null: none.
+  // Inputs of a derived model's own parts, computed after the embedding. Null: none.
   virtual std::unique_ptr<ModelContext> model_context(const ModelInput& /*input*/,
                                                       RandomState& /*random*/,
                                                       const CachedBatch* /*cached*/) const {
@@ -71,7 +71,7 @@ class GptModel : public Model {
   Tensor rotary_table_;
   Tensor local_rotary_table_;  // of layers with a window and rotary_base_local
 
-  // A group of its own, so that names read embedding.<part>.
+  // A module of its own, so that names begin with "embedding.".
   struct EmbeddingParts final : Module {
     EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
                    const TensorParallel& tp, Stream stream);
@@ -79,15 +79,15 @@ class GptModel : public Model {
     std::optional<Embedding> position_embeddings;
     std::optional<Norm> norm;  // --embed-layernorm
   };
-  std::optional<EmbeddingParts> embedding_;  // where the model begins, and copied where it ends
+  std::optional<EmbeddingParts> embedding_;  // in the first chunk, and a copy in the last
   TransformerBlock decoder_;
-  std::optional<MultiTokenPrediction> mtp_;           // where the model ends
+  std::optional<MultiTokenPrediction> mtp_;           // in the last chunk
   std::optional<ColumnParallelLinear> output_layer_;  // untied embeddings only
 };
 
 // The parameters of a GPT, or of a chunk of it, in the order of the model and without memory. Their
 // shardings say how tensor-parallel ranks divide them: spec.info.sharding.on_rank(rank, ranks).
-std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config);
-std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk);
+std::vector<Parameter> gpt_specs(const TransformerConfig& config);
+std::vector<Parameter> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk);
 
 }  // namespace megatron

@@ -65,7 +65,7 @@ RankMemory largest_rank_memory(const PlannedTraining& t) {
 
 int64_t num_model_parameters(const TransformerConfig& config) {
   int64_t sum = 0;
-  for (const ParameterSpec& spec : model_specs(config)) {
+  for (const Parameter& spec : model_specs(config)) {
     if (spec.info.role != ParameterRole::kBuffer) sum += spec.shape.numel();
   }
   return sum;

@@ -238,12 +238,12 @@ VocabularyProduct T5Model::vocabulary_product(const Variable& hidden) const {
   return {is_scaled ? scale(hidden, factor) : hidden, weight, output_layer_->bias};
 }
 
-std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chunk& chunk) {
+std::vector<Parameter> t5_specs(const TransformerConfig& config, const T5Chunk& chunk) {
   const DescribeOnly describe_only;
-  return specs(T5Model(config, chunk, {}, Stream{}));
+  return named_tensors(T5Model(config, chunk, {}, Stream{}));
 }
 
-std::vector<ParameterSpec> t5_specs(const TransformerConfig& config) {
+std::vector<Parameter> t5_specs(const TransformerConfig& config) {
   return t5_specs(config, whole_t5(config));
 }
 

@@ -19,7 +19,7 @@ struct CachedBatch;
 // of the vocabulary; or with relative positions, scaled logits and an output layer of its own, as
 // the published T5 1.0, T5 1.1, Flan and mT5 have them.
 //
-// Both stacks look their words up in one table. Parameter names are Megatron Core's:
+// Both stacks share the word embeddings. Parameter names are Megatron Core's:
 // embedding.word_embeddings.weight, encoder.layers.0.self_attention.linear_qkv.weight,
 // decoder.layers.0.cross_attention.linear_kv.weight, output_layer.bias, ...
 class T5Model final : public Model {
@@ -43,7 +43,7 @@ class T5Model final : public Model {
   Variable decode(const ModelInput& input, const Variable& encoded, const Variable& hidden,
                   RandomState& random) const;
 
-  // For generation: the decoder's layers keep their keys and values of the encoder's output.
+  // Generation: the decoder's layers cache their keys and values of the encoder's output.
   //   encoded [se, b, h]   slots [se b] int32 (CrossAttention::keep)
   void keep_encoder_output(const Variable& encoded, KvCache& cache, const Tensor& slots) const;
   // For generation, without gradient: the decoder's states [t, 1, h] of the tokens [1, t] of
@@ -84,7 +84,7 @@ class T5Model final : public Model {
   int64_t length_of(const Variable& hidden) const;
 
   T5Chunk chunk_;
-  uint64_t encoder_site_;  // of the dropouts of embeddings
+  uint64_t encoder_site_;  // dropout sites of the embeddings
   uint64_t decoder_site_;
   std::optional<EmbeddingParts> embedding_;
   std::optional<RelativePositions> encoder_positions_;
@@ -95,7 +95,7 @@ class T5Model final : public Model {
 };
 
 // The parameters of a T5, or of a chunk of it, in the order of the model and without memory.
-std::vector<ParameterSpec> t5_specs(const TransformerConfig& config);
-std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chunk& chunk);
+std::vector<Parameter> t5_specs(const TransformerConfig& config);
+std::vector<Parameter> t5_specs(const TransformerConfig& config, const T5Chunk& chunk);
 
 }  // namespace megatron

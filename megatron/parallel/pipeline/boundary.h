@@ -3,25 +3,21 @@
 #include <vector>
 
 #include "megatron/autograd/variable.h"
-#include "megatron/core/dtype.h"
-#include "megatron/core/shape.h"
+#include "megatron/core/tensor_spec.h"
 
 namespace megatron {
 
-// What chunks of a model hand to each other for a microbatch: hidden states, an encoder's output.
+// Tensors that a chunk of a model passes to the next one for a microbatch: hidden states, an
+// encoder's output.
 using Activations = std::vector<Variable>;
 
-// A tensor that travels from one chunk to the next, the same for every microbatch.
-struct BoundaryTensor {
-  Shape shape;  // of a rank: [s, b, h]
-  DType dtype = DType::kFloat32;
-  bool needs_gradient = true;  // its gradient travels back; off for masks and positions
-};
-// All of them, in the order of the Activations.
-using Boundary = std::vector<BoundaryTensor>;
+// The tensors that a chunk sends to the next one, in the order of the Activations and the same for
+// every microbatch; shapes are those of a rank. The gradients of floating-point tensors are sent
+// back; masks and positions are integers.
+using Boundary = std::vector<TensorSpec>;
 
-// What a chunk receives and what it sends. Neighbouring chunks agree: `out` of one is `in` of the
-// next. Empty where the model begins and where it ends.
+// The activations that a chunk receives and sends: `out` of a chunk equals `in` of the next one.
+// `in` is empty for the first chunk of the model, `out` for the last.
 struct ChunkBoundary {
   Boundary in;
   Boundary out;

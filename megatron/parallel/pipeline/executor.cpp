@@ -72,8 +72,8 @@ class Stage {
     const bool is_forward = step.pass == Pass::kForward;
     if (is_forward ? begins_model(step) : ends_model(step)) return std::nullopt;
     Message message;
-    for (const BoundaryTensor& tensor : is_forward ? in(step) : out(step)) {
-      const bool travels = is_forward || tensor.needs_gradient;
+    for (const TensorSpec& tensor : is_forward ? in(step) : out(step)) {
+      const bool travels = is_forward || is_floating(tensor.dtype);
       message.tensors.push_back(travels ? Tensor(tensor.shape, tensor.dtype, stream_) : Tensor());
     }
     const comm::Group& link = is_forward ? links_.from_previous : links_.from_next;
@@ -101,7 +101,7 @@ class Stage {
   void forward(const PipelineStep& step, std::vector<Tensor> received) {
     InFlight flight;
     for (size_t i = 0; i < received.size(); ++i) {
-      const bool is_leaf = grad_enabled() && in(step)[i].needs_gradient;
+      const bool is_leaf = grad_enabled() && is_floating(in(step)[i].dtype);
       flight.inputs.push_back(is_leaf ? Variable::leaf(std::move(received[i]))
                                       : Variable(std::move(received[i])));
     }
@@ -144,11 +144,11 @@ class Stage {
     if (!begins_model(step)) send(links_.to_previous, gradients_of(flight.inputs, in(step)));
   }
 
-  // Of what the chunk has received; zeros for a tensor that it did not use.
+  // The gradients of a chunk's received activations; zeros for a tensor that it did not use.
   std::vector<Tensor> gradients_of(const Activations& inputs, const Boundary& boundary) const {
     std::vector<Tensor> gradients(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!boundary[i].needs_gradient) continue;
+      if (!is_floating(boundary[i].dtype)) continue;
       const Tensor& gradient = inputs[i].grad();
       gradients[i] =
           gradient.defined() ? gradient : zeros(boundary[i].shape, boundary[i].dtype, stream_);

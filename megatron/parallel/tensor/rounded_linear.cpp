@@ -105,12 +105,12 @@ void round_weights(const Module& model, InferenceWeights form, Stream stream) {
   allocator_of(stream.device).empty_cache();
 }
 
-int64_t parameter_bytes(std::span<const ParameterSpec> specs, InferenceWeights weights,
+int64_t parameter_bytes(std::span<const Parameter> specs, InferenceWeights weights,
                         int64_t tensor_parallel_size) {
   int64_t bytes = 0;
-  for (const ParameterSpec& spec : specs) {
+  for (const Parameter& spec : specs) {
     const ParameterInfo& info = spec.info;
-    const Shape local = info.sharding.on_rank(0, tensor_parallel_size).local(spec.shape);
+    const Shape local = info.sharding.on_rank(0, tensor_parallel_size).local(spec.whole().shape);
     // The matrices that ranks divide are those of column- and row-parallel layers.
     const bool is_rounded = weights != InferenceWeights::kModel &&
                             info.role == ParameterRole::kMatrix && info.sharding.is_divided() &&

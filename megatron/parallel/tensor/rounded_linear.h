@@ -8,13 +8,12 @@
 
 // Linear layers whose weight is kept in 8 bits, for inference: no gradient flows through them. In
 // int8 (kernels/int8_matmul.h) the input of a layer stays as it is; in FP8 (kernels/fp8_rows.h) it
-// is rounded, too, each token with a scale of its own. All other activations, collectives and
-// everything else stay in the model's dtype. A rank rounds its own part of a weight: a row-parallel
-// layer has a scale for each row and rank.
+// is rounded, too, each token with a scale of its own. All other activations and the collectives
+// stay in the model's dtype. A rank rounds its own part of a weight: a row-parallel layer has a
+// scale for each row and rank.
 namespace megatron {
 
-// How inference keeps the weights of linear layers: as the model has them, or in 8 bits, as whole
-// numbers or in E4M3.
+// Format of linear weights in inference: the model's dtype, int8 or FP8 (E4M3).
 enum class InferenceWeights { kModel, kInt8, kFp8 };
 const char* name_of(InferenceWeights weights);
 
@@ -42,13 +41,13 @@ void expect_device_for(InferenceWeights weights, Stream stream);
 // columns.
 void expect_weight_for(InferenceWeights form, const Shape& weight, DType dtype, Stream stream);
 
-// Rounds the weights of all column- and row-parallel layers of a model, layer by layer, and gives
-// the memory of the others back; does nothing for kModel. Embeddings, norms, biases and the layer
-// that makes logits stay as they are. Throws as the two functions above.
+// Rounds the weights of all column- and row-parallel layers of a model, layer by layer, and frees
+// the unrounded ones; no effect for kModel. Embeddings, norms, biases and the output layer keep the
+// model's dtype. Throws as the two functions above.
 void round_weights(const Module& model, InferenceWeights form, Stream stream);
 
-// The bytes of a rank's parameters, apart from the allocator's rounding.
-int64_t parameter_bytes(std::span<const ParameterSpec> specs, InferenceWeights weights,
+// The bytes of a rank's parameters, without the allocator's rounding.
+int64_t parameter_bytes(std::span<const Parameter> specs, InferenceWeights weights,
                         int64_t tensor_parallel_size = 1);
 
 }  // namespace megatron

@@ -119,14 +119,10 @@ class HfFamilyTest : public testing::TestWithParam<const char*> {
                                 .has_head = i + 1 == count};
       made.push_back(
           std::make_unique<GptModel>(c, chunk, TensorParallel{.group = ranks}, Stream{}));
-      std::map<std::string, Sharding> shardings;
-      for (const ParameterSpec& spec : specs(*made.back())) {
-        shardings[spec.name] = spec.info.sharding;
-      }
       for (const Parameter& parameter : named_parameters(*made.back())) {
         Variable variable = parameter.variable;
         copy_into(variable.mutable_data(),
-                  local_part(stored.at(parameter.name), shardings.at(parameter.name)));
+                  local_part(stored.at(parameter.name), parameter.info.sharding));
       }
     }
     return made;
@@ -171,8 +167,8 @@ class HfFamilyTest : public testing::TestWithParam<const char*> {
     std::map<std::string, Tensor> got;
     std::map<std::string, ParameterInfo> infos;
     for (const auto& chunk : made) {
-      for (const ParameterSpec& spec : specs(*chunk)) infos[spec.name] = spec.info;
       for (const Parameter& parameter : named_parameters(*chunk)) {
+        infos[parameter.name] = parameter.info;
         const Tensor gradient = parameter.variable.grad();
         Tensor& sum = got[parameter.name];
         if (sum.defined()) {

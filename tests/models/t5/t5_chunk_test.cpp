@@ -58,14 +58,14 @@ TEST(T5ChunkTest, StagesTogetherAreTheModel) {
       if (is_relative) config.position_embedding_type = PositionEmbedding::kRelative;
       std::map<std::string, int> originals;
       for (int64_t stage = 0; stage < 4; ++stage) {
-        for (const ParameterSpec& spec : t5_specs(config, t5_chunk(stages(4, 2), config, stage))) {
+        for (const Parameter& spec : t5_specs(config, t5_chunk(stages(4, 2), config, stage))) {
           if (!spec.info.is_copy) originals[spec.name] += 1;
           EXPECT_TRUE(spec.info.is_tied || !spec.info.is_copy) << spec.name;
         }
       }
-      const std::vector<ParameterSpec> whole = t5_specs(config);
+      const std::vector<Parameter> whole = t5_specs(config);
       EXPECT_EQ(originals.size(), whole.size());
-      for (const ParameterSpec& spec : whole) EXPECT_EQ(originals[spec.name], 1) << spec.name;
+      for (const Parameter& spec : whole) EXPECT_EQ(originals[spec.name], 1) << spec.name;
     }
   }
 }

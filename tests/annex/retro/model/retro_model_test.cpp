@@ -58,7 +58,7 @@ Tensor some_neighbors() { return random_ids({kBatch * 3 * 2, 8}, kRows, 2); }
 
 std::set<std::string> names_of(const TransformerConfig& config) {
   std::set<std::string> names;
-  for (const ParameterSpec& spec : model_specs(resolved(config))) names.insert(spec.name);
+  for (const Parameter& spec : model_specs(resolved(config))) names.insert(spec.name);
   return names;
 }
 

@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// A state of an update rule: a tensor with one number for each element of the parameters.
+// A state of an update rule: one number for each element of the parameters.
 struct StateSpec {
   std::string_view name;          // in Megatron's checkpoints
   DType dtype = DType::kFloat32;  // or bf16; fp16 and fp8 hold codes
@@ -21,17 +21,17 @@ struct StateSpec {
 // Codes in fp16: clipping bounds gradients, so 2^15 is beyond all moments (kernels/moment_code.h).
 double fp16_scale(const OptimizerConfig& config);
 
-// The memory of a state, a kernels::Moment.
-struct StateTensor {
+// Owns the memory of a state; kernels::Moment is a view of it.
+struct StateMemory {
   Tensor elements;
   Tensor exponents;  // of fp8
 
-  StateTensor() = default;
+  StateMemory() = default;
   // Zeros.
-  StateTensor(int64_t size, DType dtype, Stream stream);
+  StateMemory(int64_t size, DType dtype, Stream stream);
   // Elements [begin, begin + size); begin is a multiple of kernels::kMomentBlock.
-  StateTensor slice(int64_t begin, int64_t size) const;
-  // True if other numbers stand for the elements.
+  StateMemory slice(int64_t begin, int64_t size) const;
+  // True if the elements are codes of other values.
   bool is_code() const;
   kernels::Moment moment() const;
 };

@@ -1,4 +1,4 @@
-#include "megatron/optim/state_tensor.h"
+#include "megatron/optim/state_memory.h"
 
 #include <cmath>
 
@@ -12,7 +12,7 @@ kernels::MomentCode StateSpec::code(const OptimizerConfig& config) const {
   return {.scale = static_cast<float>(fp16_scale(config)), .is_root = is_root};
 }
 
-StateTensor::StateTensor(int64_t size, DType dtype, Stream stream) {
+StateMemory::StateMemory(int64_t size, DType dtype, Stream stream) {
   if (dtype == DType::kFloat8E4M3) {
     elements = zeros({size}, dtype, stream);
     exponents =
@@ -22,9 +22,9 @@ StateTensor::StateTensor(int64_t size, DType dtype, Stream stream) {
   }
 }
 
-StateTensor StateTensor::slice(int64_t begin, int64_t size) const {
+StateMemory StateMemory::slice(int64_t begin, int64_t size) const {
   constexpr int64_t kBlock = kernels::kMomentBlock;
-  StateTensor part;
+  StateMemory part;
   part.elements = elements.slice(begin, size);
   if (exponents.defined()) {
     part.exponents = exponents.slice(begin / kBlock, (size + kBlock - 1) / kBlock);
@@ -32,11 +32,11 @@ StateTensor StateTensor::slice(int64_t begin, int64_t size) const {
   return part;
 }
 
-bool StateTensor::is_code() const {
+bool StateMemory::is_code() const {
   return elements.defined() && (elements.dtype() == DType::kFloat16 || exponents.defined());
 }
 
-kernels::Moment StateTensor::moment() const {
+kernels::Moment StateMemory::moment() const {
   Tensor of = elements;  // the same memory
   Tensor blocks = exponents;
   return {of.view(), blocks.defined() ? blocks.view() : TensorView{}};
