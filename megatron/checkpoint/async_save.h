@@ -17,12 +17,12 @@
 namespace megatron {
 
 // Saves while training continues: copies a rank's tensors to host memory, which a thread writes to
-// files. When all ranks have written, the checkpoint becomes the latest as a whole. The copy takes
-// as much host memory as the rank's files have bytes and is kept for the next save. For a GPU it is
-// page-locked, and the copies are queued on the tensors' streams. One save runs at a time. Files
-// and errors are those of save.h.
+// files. When all ranks have written, the complete checkpoint becomes the latest. The buffer is as
+// large as the rank's files and is reused by the next save. For a GPU it is page-locked, and the
+// copies are queued on the tensors' streams. One save runs at a time. Files and errors are those of
+// save.h.
 //
-// Every rank makes one, and all ranks call its functions in the same order.
+// Every rank has one, and all ranks call its functions in the same order.
 class AsyncSaver {
  public:
   AsyncSaver(std::filesystem::path directory, const SaveOptions& options, const comm::Group& world);

@@ -19,10 +19,10 @@ class UnfinishedCheckpoint {
 
   // The temporary directory for its files.
   const std::filesystem::path& path() const { return folder_.path(); }
-  // Puts <directory>/<name> in place, in exchange for an existing checkpoint, so that the name
-  // always has a complete one. Then replaces the tracker file by `tracker`; until that the previous
-  // checkpoint is the latest. If there is none, the new one is the latest as soon as it is in
-  // place: kNextTrackerFile names it. Throws IoError.
+  // Moves the checkpoint to <directory>/<name>, in exchange for an existing one, so that the name
+  // always refers to a complete checkpoint. Then replaces the tracker file by `tracker`; until that
+  // the previous checkpoint is the latest. If there is none, the new one is the latest as soon as
+  // it is moved: kNextTrackerFile names it. Throws IoError.
   void commit(const std::string& tracker);
 
  private:

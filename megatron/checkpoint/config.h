@@ -23,7 +23,7 @@ struct CheckpointConfig {
   int64_t save_retain_interval = 0;  // always keep iterations that it divides; 0: none
   bool no_save_optim = false;
   bool no_save_rng = false;
-  bool async_save = false;  // files are written while training goes on
+  bool async_save = false;  // write files while training continues
 
   bool overwrite_checkpoints = false;  // own flag: save beside other runs' checkpoints
 

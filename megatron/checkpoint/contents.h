@@ -33,7 +33,8 @@ struct CheckpointContents {
   ArgMap args;                            // the settings of the saving run
   // As the saving run had them; of a native checkpoint alone. A section or tensor may be missing.
   TensorHashes hashes;
-  // Why stored state of the optimizer is not among the sections; empty if it is, or there is none.
+  // The reason why stored optimizer state is not among the sections; empty if it is, or if there is
+  // none.
   std::string optimizer_problem;
 
   bool has_optimizer() const { return sections.size() > 1; }
@@ -62,7 +63,7 @@ void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
 // The state of a run as the contents of a checkpoint; shares its tensors.
 CheckpointContents contents_of(const CheckpointState& state);
 
-// Turns every tensor into one piece, which is assembled when it is read.
+// Merges the pieces of every tensor into one, which is assembled when it is read.
 void join_pieces(CheckpointContents& contents);
 
 // Converts floating-point tensors of a section to another dtype.
@@ -71,7 +72,7 @@ void convert_section(CheckpointContents& contents, std::string_view section, DTy
 // The table of the word embedding. Throws FormatError if there is none.
 const StoredTensor& vocabulary_of(const CheckpointContents& contents);
 
-// Is the first axis of the tensor the padded vocabulary?
+// True if the first axis of the tensor is the padded vocabulary.
 bool has_vocabulary_rows(std::string_view name);
 
 // Resizes every tensor over the vocabulary to `rows` rows. Drops rows beyond. New rows of weights

@@ -47,7 +47,7 @@ bool is_native(const fs::path& directory) { return fs::exists(directory / kManif
                             path.string(), error.message()));
 }
 
-// Does the name of any entry of the directory match?
+// True if the name of any entry of the directory matches.
 template <class F>
 bool has_entry(const fs::path& directory, F&& is_wanted) {
   std::error_code error;
@@ -127,7 +127,7 @@ std::optional<CheckpointFormat> format_of(const fs::path& directory) {
   });
   if (is_deepspeed) return CheckpointFormat::kDeepSpeed;
   if (fs::exists(directory / "config.json")) return CheckpointFormat::kHuggingFace;
-  // Those of PyTorch and Megatron Core, too, that are refused when they are opened.
+  // Includes formats of PyTorch and Megatron Core that are refused when they are opened.
   if (fs::exists(directory / ".metadata") || fs::exists(directory / "metadata.json")) {
     return CheckpointFormat::kMegatron;
   }
@@ -151,7 +151,7 @@ std::optional<std::string> tracker_text(const fs::path& directory) {
   return format_of(directory / named) ? std::optional(text) : std::nullopt;
 }
 
-// Has a checkpoint of this program a good manifest, and files of the sizes in it?
+// True if a checkpoint of this program has a valid manifest, and files of the sizes in it.
 bool is_complete(const fs::path& checkpoint) {
   try {
     const Manifest manifest = read_manifest(checkpoint);
@@ -257,7 +257,7 @@ void refuse_untracked(const fs::path& load) {
       load.string(), kTrackerFile, fmt::join(iterations, ", "), iterations.back()));
 }
 
-// Has the folder of a Hugging Face model weights?
+// True if the folder of a Hugging Face model has weights.
 bool has_weights(const fs::path& folder) {
   return has_entry(folder, [](const fs::path& entry) {
     const std::string name = entry.filename().string();

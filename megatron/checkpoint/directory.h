@@ -64,13 +64,13 @@ std::vector<int64_t> foreign_iterations(const std::filesystem::path& save,
 // directory of --save or of one checkpoint, of any format (format_of). Warns if there is no tracker
 // file, and takes that of latest_iteration(). None if there is no checkpoint at all: an empty,
 // absent or foreign directory. Throws FormatError, which lists the existing ones, if the requested
-// checkpoint is missing, or if nothing says which is the latest.
+// checkpoint is missing, or if the latest one is unknown.
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& load,
                                                      int64_t ckpt_step = 0);
 
-// Removes what interrupted saves and deletions have left, and puts back a checkpoint that was about
-// to be replaced. REQUIRES: no other program saves to this directory (DirectoryLock). Throws
-// IoError.
+// Removes the remains of interrupted saves and deletions, and restores a checkpoint whose
+// replacement was interrupted. REQUIRES: no other program saves to this directory (DirectoryLock).
+// Throws IoError.
 void remove_leftovers(const std::filesystem::path& directory);
 
 // Deletes all but the newest keep_last checkpoints (0: deletes none). Keeps multiples of

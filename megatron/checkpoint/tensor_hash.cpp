@@ -72,7 +72,7 @@ Region counted_part(Region region, const Shape& counted) {
   return region;
 }
 
-// Does a target have the tensor that `stored` describes, maybe with more rows of padding?
+// True if the target is the tensor that `stored` describes, possibly with more padding rows.
 bool is_same_tensor(const CheckpointTensor& target, const TensorHash& stored) {
   if (target.data.dtype() != stored.dtype || target.whole.rank() != stored.shape.rank())
     return false;

@@ -14,9 +14,10 @@
 #include "megatron/formats/region.h"
 #include "megatron/tensor/hash_sums.h"
 
-// Hashes of a checkpoint's tensors (kernels/hash_term.h). The saving run takes them of the elements
-// in its devices' memory, and the loading run compares them with its own, in any layout: so they
-// see what happens between, where the checksums of chunks see what happens to files.
+// Hashes of a checkpoint's tensors (kernels/hash_term.h). The saving run hashes the elements in
+// device memory, and the loading run compares the hashes with those of its own elements, in any
+// layout. So they detect errors between the two devices; the checksums of chunks detect only damage
+// to files.
 namespace megatron {
 
 struct CheckpointContents;
@@ -29,16 +30,16 @@ struct TensorHash {
 // By section, and by tensor.
 using TensorHashes = std::map<std::string, std::map<std::string, TensorHash>>;
 
-// All elements count, but for rows of vocabulary padding if `args` have the number of others: the
-// next run may have other ones.
+// All elements count except the padding rows of the vocabulary, if `args` have the number of the
+// others: another run may pad differently.
 Shape counted_shape(std::string_view tensor, const Shape& whole, const ArgMap& args);
 
 // Adds the elements of a region of a tensor that count.
 void add_region(HashSums& sums, size_t tensor, ConstView elements, const Region& region,
                 const Shape& counted, Stream stream);
 
-// Partial hashes: those of this rank's parts of a state to save. The partial hashes of all ranks
-// add up to those of the tensors. Waits for the device.
+// Partial hashes of this rank's parts of a state to save. The partial hashes of all ranks add up to
+// those of the tensors. Waits for the device.
 TensorHashes hashes_of(const CheckpointState& parts);
 
 // Compares what was loaded with the hashes of the contents. `parts` are those that this rank would

@@ -17,61 +17,62 @@ void add_text_flags(FlagTable& table, FinetuneFlags& f) {
   table.add("--validation_file", f.validation_file,
             "Texts to evaluate on; without it the first --validation_split_percentage of the "
             "training texts.");
-  table.add_optional("--dataset_name", f.dataset_name,
-                     "A folder of texts, or the name of a data set in the cache of Hugging Face's "
-                     "hub, in place of --train_file. Files have the split that their names begin "
-                     "with: train, validation, test.");
+  table.add_optional(
+      "--dataset_name", f.dataset_name,
+      "A folder of texts, or the name of a dataset in the cache of Hugging Face's hub, instead of "
+      "--train_file. The name of a file begins with its split: train, validation, test.");
   table.add_optional("--dataset_config_name", f.dataset_config_name,
                      "A folder inside --dataset_name.");
   table.add("--validation_split_percentage", f.validation_split_percentage,
-            "Percentage of the training texts for evaluation, if no file is given for that.");
+            "Percentage of the training texts that are held out for evaluation without "
+            "--validation_file.");
   table.add_optional("--block_size,--max_length,--max_seq_length", f.block_size,
-                     "Tokens of a training sample; as many as the model has positions, at most "
-                     "1024, or 128 with --num_labels, if not given.");
-  table.add("--text_column", f.text_column,
-            "Column of a .csv, or key of a .json, with the text; the first one if there is none of "
-            "that name.");
+                     "Tokens of a training sample; default: the positions of the model, at most "
+                     "1024, or 128 with --num_labels.");
+  table.add(
+      "--text_column", f.text_column,
+      "Column of a .csv, or key of a .json, with the text; the first one if none has that name.");
   table.add_switch("--megatron_dataset_flag", f.megatron_dataset_flag,
                    "Train on indexed data (--data-path, --split) instead of texts, for "
                    "--max_train_steps or --train-iters.");
-  table.add_optional("--num_labels", f.num_labels,
-                     "Train a BERT to classify: outputs of its head, 1 for labels that are "
-                     "numbers. Without it, and without such a head in the model, a BERT learns "
-                     "masked words.");
+  table.add_optional(
+      "--num_labels", f.num_labels,
+      "Train a BERT as a classifier with this many outputs; 1: regression. Without it, and without "
+      "a classification head in the model, a BERT is trained with masked language modeling.");
   table.add_optional("--text_pair_column", f.text_pair_column,
-                     "Column of the second of two texts to classify; sentence2 if the first is "
-                     "sentence1.");
+                     "Column of the second text of a pair to classify; default: sentence2 if the "
+                     "first is sentence1.");
   table.add_optional("--label_column", f.label_column,
                      "Column of the labels: numbers or names of classes, numbers with --num_labels "
-                     "1, or lists of zeros and ones; `label` if not given.");
+                     "1, or lists of zeros and ones; default: `label`.");
   table.add_optional("--mlm_probability", f.mlm_probability,
-                     "Share of the tokens that are masked for a BERT: --mask-prob.");
+                     "Probability of masking a token, for a BERT: --mask-prob.");
   table.add_optional("--summary_column", f.summary_column,
-                     "Column of the texts that a T5 learns to write for those of --text_column; "
-                     "`summary` if not given.");
+                     "Column of the target texts of a T5, whose sources are in --text_column; "
+                     "default: `summary`.");
   table.add_optional("--source_prefix", f.source_prefix,
-                     "What precedes each text that a T5 reads: \"summarize: \".");
+                     "Prefix of each source text of a T5: \"summarize: \".");
   table.add_optional("--max_source_length", f.max_source_length,
-                     "Tokens of a text that a T5 reads, with its end; 1024 if not given.");
+                     "Maximum tokens of a source text of a T5, with its end token; default: 1024.");
   table.add_optional("--max_target_length", f.max_target_length,
-                     "Tokens of a text that a T5 writes, with its end; 128 if not given.");
+                     "Maximum tokens of a target text of a T5, with its end token; default: 128.");
   table.add_off("--no_keep_linebreaks", f.keeps_linebreaks, "Drop the line ends of .txt files.");
 }
 
 void add_model_flags(FlagTable& table, FinetuneFlags& f) {
   table.group("model");
   table.add_optional("--model_name_or_path", f.model_name_or_path,
-                     "Model to train further: a Hugging Face model's folder or a checkpoint.");
+                     "Model to finetune: the folder of a Hugging Face model, or a checkpoint.");
   table.add_optional("--config_name", f.config_name,
-                     "config.json, or its folder, of a model that is trained from random weights.");
+                     "config.json, or its folder, of a model to train from random weights.");
   table.add_optional("--tokenizer_name", f.tokenizer_name,
-                     "Folder of the tokenizer; that of the model if not given.");
+                     "Folder of the tokenizer; default: that of the model.");
   table.add_entry("--model_type", FlagType::kText, f.without_effect, ArgValue(),
-                  "config.json says it.");
+                  "config.json determines the type.");
   table.add_entry("--use_slow_tokenizer", FlagType::kSwitch, f.without_effect, false,
-                  "There is one tokenizer of each kind.");
+                  "Each tokenizer has one implementation.");
   table.add_entry("--trust_remote_code", FlagType::kText, f.without_effect, ArgValue(),
-                  "No code is loaded.");
+                  "Code from a model's folder is never loaded.");
   table.add_entry("--low_cpu_mem_usage", FlagType::kSwitch, f.without_effect, false,
                   "Weights are always read in place.");
 }
@@ -87,27 +88,29 @@ void add_run_flags(FlagTable& table, FinetuneFlags& f) {
             "Read for compatibility: evaluation uses the training's batches, and its result does "
             "not depend on them.");
   table.add("--gradient_accumulation_steps", f.gradient_accumulation_steps,
-            "Micro-batches of an update.");
+            "Micro-batches per optimizer update.");
   table.add("--learning_rate", f.learning_rate, "Peak learning rate: --lr.");
   table.add("--lr_scheduler_type", f.lr_scheduler_type,
             "linear, cosine, constant, constant_with_warmup or inverse_sqrt.");
-  table.add("--num_warmup_steps", f.num_warmup_steps, "Updates of the warm-up.");
+  table.add("--num_warmup_steps", f.num_warmup_steps,
+            "Optimizer updates of the learning-rate warm-up.");
   table.group("results");
   table.add_optional("--output_dir", f.output_dir,
-                     "Folder of the result: a Hugging Face model with its tokenizer, "
-                     "all_results.json, and the checkpoints.");
+                     "Folder of the results: a Hugging Face model with its tokenizer, "
+                     "all_results.json, and checkpoints.");
   table.add_optional("--checkpointing_steps", f.checkpointing_steps,
-                     "Updates between checkpoints, or `epoch`.");
+                     "Optimizer updates between checkpoints, or `epoch`.");
   table.add_optional("--resume_from_checkpoint", f.resume_from_checkpoint,
                      "Checkpoint to continue from: an --output_dir, or its step_<n> or epoch_<n>.");
   table.add_switch("--merge_lora", f.merge_lora,
-                   "With --lora-rank, add the adapters to the weights of the result, instead of "
-                   "writing them alone, as PEFT does.");
-  table.add_switch("--with_tracking", f.with_tracking, "Record the progress for --report_to.");
+                   "With --lora-rank, merge the adapters into the weights of the result instead of "
+                   "writing only the adapters, as PEFT does.");
+  table.add_switch("--with_tracking", f.with_tracking,
+                   "Log metrics to the trackers of --report_to.");
   table.add("--report_to", f.report_to,
             "Trackers, separated by commas: tensorboard, jsonl, csv, wandb (offline), or all.");
   table.add_optional("--logging_dir", f.logging_dir,
-                     "Folder of the trackers; --output_dir if not given.");
+                     "Folder of the trackers; default: --output_dir.");
   table.add_entry("--preprocessing_num_workers", FlagType::kInt, f.without_effect, ArgValue(),
                   "Texts are read by one thread.");
   table.add_entry("--overwrite_cache", FlagType::kSwitch, f.without_effect, false,

@@ -13,7 +13,7 @@ namespace megatron::cli {
 
 // The flags of `megatron finetune` that transformers' example scripts have: those for language
 // models (run_clm, run_mlm), for classification (run_glue) and for summaries (run_summarization).
-// Beside them the command takes all flags of the training command of its model.
+// The command also takes all flags of the training command of its model.
 struct FinetuneFlags {
   // Texts.
   std::vector<std::string> train_file;
@@ -24,7 +24,7 @@ struct FinetuneFlags {
   int64_t block_size = 0;  // 0: that of the model, at most 1024
   std::string text_column = "text";
   // Of a BERT.
-  int64_t num_labels = 0;        // 0: those of the model, or masked words if it has none
+  int64_t num_labels = 0;        // 0: as the model, or masked language modeling if it has none
   std::string text_pair_column;  // empty: sentence2, if the text's is sentence1
   std::string label_column;      // empty: label
   std::optional<double> mlm_probability;
@@ -43,7 +43,7 @@ struct FinetuneFlags {
 
   // Training.
   int64_t num_train_epochs = 3;
-  int64_t max_train_steps = 0;  // 0: num_train_epochs decides
+  int64_t max_train_steps = 0;  // 0: from num_train_epochs
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
@@ -67,10 +67,10 @@ struct FinetuneFlags {
 // The rows of the flags, bound to `flags`, which must outlive the table.
 FlagTable finetune_flag_table(FinetuneFlags& flags);
 
-// Everything wrong with the values for such a model, one sentence each.
+// Everything wrong with the values for a model of this kind, one sentence each.
 std::vector<std::string> problems(const FinetuneFlags& flags, ModelKind kind);
 
-// Flags that have no effect beside others, one sentence each.
+// Flags without effect in combination with others, one sentence each.
 std::vector<std::string> ineffective_flags(const FinetuneFlags& flags);
 
 }  // namespace megatron::cli

@@ -14,10 +14,10 @@
 #include "megatron/run/training_run.h"
 #include "megatron/training/train_task.h"
 
-// What fine-tunings of all kinds of models have in common.
+// The common part of finetuning all kinds of models.
 namespace megatron::cli {
 
-// A fine-tuning whose flags are read and whose model is chosen.
+// A finetuning run after its flags are parsed and its model is chosen.
 struct Finetuning {
   const comm::Group& world;
   std::chrono::steady_clock::time_point started;
@@ -33,21 +33,21 @@ struct Finetuning {
 // The files that the flags name: those of training, and those of evaluation if they have their own.
 DatasetFiles files_of(const FinetuneFlags& flags);
 
-// How many of so many texts, the first ones, are for evaluation if no file is given for that.
+// The number of first texts that are held out for evaluation if no evaluation file is given.
 int64_t num_validation_texts(const FinetuneFlags& flags, int64_t num_texts);
 
 // Prints Accelerate's lines about the length of a training on so many samples.
 void print_summary(const TrainingArgs& args, int64_t num_samples, const Lengths& lengths);
 
-// What a command does with the task of a fine-tuning, beside training it.
+// A command's additions to the training of its task.
 struct FinetuneHooks {
-  // Before the first iteration: prints.
+  // Called before the first iteration; prints.
   std::function<void()> before_training = [] {};
-  // After the last one, on every rank, while the model is there.
+  // Called after the last one, on every rank, while the model still exists.
   std::function<void(const Progress&)> after_training = [](const Progress&) {};
   // Modules that begin with these names keep their first values if the model has none of them.
   std::vector<std::string> new_modules = {};
-  // Of the result, if it has a head for labels.
+  // Class names of the result, if it has a classification head.
   std::vector<std::string> class_names = {};
   std::string problem_type = {};
 };
@@ -63,8 +63,8 @@ struct Result {
 };
 void write_results(const Finetuning& tuning, const std::vector<Result>& results);
 
-// The commands of each kind of model, with texts for data.
-void finetune_blocks(Finetuning& tuning);      // a GPT, or masked words of a BERT
+// The command for each kind of model, on texts.
+void finetune_blocks(Finetuning& tuning);      // a GPT, or a BERT with masked language modeling
 void finetune_classifier(Finetuning& tuning);  // a BERT with --num_labels
 void finetune_pairs(Finetuning& tuning);       // a T5
 

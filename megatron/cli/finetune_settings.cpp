@@ -91,7 +91,7 @@ Origin origin_of_config(const FinetuneFlags& flags, TrainingArgs& args) {
           .class_names = model.class_names};
 }
 
-// What --load is to be: the checkpoints to resume from, or the model; empty: neither.
+// The value of --load: the checkpoints to resume from, or the model; empty: neither.
 std::string named_source(const FinetuneFlags& flags) {
   if (!flags.resume_from_checkpoint.empty()) {
     return resume_point(flags.resume_from_checkpoint).checkpoints.string();
@@ -232,7 +232,7 @@ void apply_sequence_lengths(const FinetuneFlags& flags, bool is_classifier, Trai
   }
 }
 
-// What only a BERT or a T5 has.
+// Settings that only a BERT or a T5 has.
 void apply_kind(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
   if (args.transformer.is_decoder_only()) return;
   if (flags.mlm_probability) {

@@ -9,20 +9,20 @@
 #include "megatron/core/arg_map.h"
 #include "megatron/settings/training_args.h"
 
-// What the flags of `megatron finetune` mean as settings of a training. Flags of pretrain-gpt that
-// are on the command line win, with a warning.
+// Translates the flags of `megatron finetune` to training settings. Flags of pretrain-gpt on the
+// command line take precedence, with a warning.
 namespace megatron::cli {
 
 inline constexpr const char* kCheckpoints = "checkpoints";  // the folder in --output_dir
 
-// Where the model comes from.
+// The source of the model.
 struct Origin {
   ArgMap settings;               // of the model, or of the run that saved it
-  std::filesystem::path folder;  // which may have the tokenizer
+  std::filesystem::path folder;  // may have the tokenizer
   bool is_hf = true;
   ArgMap special_ids = {};                    // pad_token_id, ..., as config.json states them
   std::vector<std::string> class_names = {};  // of a model with a head for classes
-  bool has_weights = false;                   // else they are random
+  bool has_weights = false;                   // else random initial weights
 };
 
 // The kind of the model that the flags name; a GPT if they name none. Throws what choose_model()
@@ -40,8 +40,8 @@ void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, Training
 // ConfigError.
 void apply_flags(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args);
 
-// Once every source of settings has been applied: sizes of a --config_name that follow from given
-// ones, and a sentence for each setting that contradicts the model whose weights are trained.
+// Final step, after all other settings: derives the remaining sizes of a --config_name, and adds a
+// sentence for each setting that contradicts the model whose weights are trained.
 void settle_architecture(const Origin& origin, TrainingArgs& args,
                          std::vector<std::string>& problems);
 

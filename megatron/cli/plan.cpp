@@ -45,7 +45,7 @@ FlagTable flags_of(PlanFlags& flags) {
   FlagTable table;
   table.group("plan");
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
-  add_model_type(table, flags.kind, "The kind of model; that of the workload.");
+  add_model_type(table, flags.kind, "The kind of model; default: that of the workload.");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add("--gpu", flags.gpu,
             "The GPU to plan for: " + gpu_names() +
@@ -54,7 +54,7 @@ FlagTable flags_of(PlanFlags& flags) {
   add_inference_weights(table, flags.weights);
   add_kv_cache_dtype(table, flags.kv_cache);
   table.add("--cache-tokens", flags.cache_tokens,
-            "Tokens of a server's cache, whose memory is told for a GPT.");
+            "Tokens of a GPT server's KV cache; prints the memory of the cache.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -73,7 +73,7 @@ struct Plan {
   double bubble = 0;  // fraction of an iteration
   InferenceWeights weights = InferenceWeights::kModel;
   int64_t inference_bytes = 0;  // of the parameters of all stages, for a tensor-parallel rank
-  // The same of keys and values of generation; 0 but for a GPT.
+  // The same for the KV cache of generation; 0 except for a GPT.
   KvCacheType kv_cache = KvCacheType::kModel;
   int64_t cache_bytes_per_token = 0;
   int64_t cache_tokens = 0;
@@ -111,8 +111,8 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
     plan.cache_bytes_per_token = kv_cache_bytes_per_token(plan.model(), plan.model().num_layers,
                                                           tensor_ranks, plan.kv_cache);
   }
-  // A plan for GPUs needs none; auto means the device that training on this machine would use, or
-  // the named GPU.
+  // A plan for GPUs needs no GPU; auto selects the device that training on this machine would use,
+  // or the named GPU.
   const DeviceChoice choice = plan.args.training.device;
   const bool has_gpu =
       choice == DeviceChoice::kCuda ||

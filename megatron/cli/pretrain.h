@@ -21,9 +21,9 @@ std::optional<PreparedRun> begin_pretraining(const std::string& command, ModelKi
                                              std::span<const std::string> words,
                                              const comm::Group& world);
 
-// Reads a command line with the flags of `own` beside those of training a `model`, for commands
-// that have both. False after --help, which prints `usage` and `own`. Adds what is wrong to
-// `problems`, and a warning for each flag of `own` that has no effect.
+// Parses a command line with the flags of `own` and those of training a `model`. False after
+// --help, which prints `usage` and `own`. Adds what is wrong to `problems`, and a warning for each
+// flag of `own` that has no effect.
 bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
                          std::span<const std::string> words, TrainingArgs& args,
                          std::vector<std::string>& problems);

@@ -13,7 +13,7 @@
 
 namespace megatron {
 
-// The purpose of a block of memory; an allocation counts for the category in force.
+// The purpose of a block of memory; an allocation counts for the current category (MemoryScope).
 enum class MemoryCategory { kParameters, kGradients, kOptimizer, kActivations, kWorkspace };
 inline constexpr int kNumMemoryCategories = 5;
 const char* name_of(MemoryCategory category);
@@ -49,7 +49,7 @@ struct MemorySource {
   int64_t medium_bytes = 0;
   int64_t medium_segment_bytes = 0;
 
-  // The size of the block for a request of `bytes`.
+  // The block size for a request of `bytes`.
   int64_t block_bytes(int64_t bytes) const;
 
   // Host memory: whole blocks, so that heap checkers see each of them.
@@ -89,7 +89,7 @@ class CachingAllocator {
  private:
   friend class MemoryPool;
 
-  // A stretch of a segment, in use or free; a segment is a list of blocks.
+  // A range of a segment, in use or free; a segment is a list of blocks.
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
@@ -125,14 +125,14 @@ class CachingAllocator {
   // A new segment as one block; null if the device has no memory.
   Block* new_segment(int64_t wanted, Kind kind);
   Block* segment_of(int64_t bytes, Kind kind);
-  // Gives the part beyond `wanted` back to the free blocks.
+  // Splits off the part beyond `wanted` as a free block.
   void cut(Block* block, int64_t wanted);
   // Joins `block` and `after`, which follows it.
   void join(Block* block, Block* after);
   void empty_cache_locked() noexcept;
   int open_pool();
   void keep_pool(int pool);
-  // The pool's blocks become common ones.
+  // Moves the pool's blocks to the common ones.
   void close_pool(int pool) noexcept;
   [[noreturn]] void throw_out_of_memory(int64_t bytes, MemoryCategory category) const;
 
@@ -201,7 +201,7 @@ class PoolScope {
  private:
   const MemoryPool* previous_;
 };
-// The number of the pool in force for an allocator; 0 if there is none.
+// The number of this thread's current pool of an allocator; 0 if there is none.
 int current_memory_pool(const CachingAllocator& allocator);
 
 }  // namespace megatron

@@ -8,9 +8,9 @@
 // translates when the program first uses it; a number alone stands for both.
 namespace megatron {
 
-// Is there code for a GPU of compute capability major.minor? Machine code runs on GPUs with the
-// same major number and no smaller minor one, PTX on all later GPUs too; code with the letter "a"
-// runs on exactly one capability, with "f" on its major number.
+// True if there is code for a GPU of compute capability major.minor. Machine code runs on GPUs with
+// the same major number and no smaller minor one, PTX on all later GPUs too; code with the letter
+// "a" runs on exactly one capability, with "f" on its major number.
 bool has_code_for(std::string_view architectures, int major, int minor);
 
 // "8.0, 9.0a, 12.0 and later", for messages.

@@ -27,10 +27,10 @@ struct Properties {
 
 // 0 if there is no driver.
 int num_devices();
-// Why num_devices() is 0, with the remedy: no driver, a driver older than this build's runtime, no
-// GPU.
+// The reason why num_devices() is 0, with the remedy: no driver, a driver older than this build's
+// runtime, no GPU.
 std::string why_no_device();
-// Is the driver too old for this build's runtime?
+// True if the driver is too old for this build's runtime.
 bool has_old_driver();
 // Throws DeviceError if there is no such device, or this build has no code for it.
 Properties properties(int device);
@@ -73,7 +73,7 @@ void* end_capture(void* stream);
 void abandon_capture(void* stream) noexcept;
 // The number of the capture that the stream is in; 0 if it is in none.
 unsigned long long capture_of(void* stream);
-// Brings a graph to the device, so that its first launch does no more than later ones.
+// Uploads a graph to the device, so that its first launch costs no more than later ones.
 void upload_graph(void* graph, void* stream);
 void launch_graph(void* graph, void* stream);
 void destroy_graph(void* graph) noexcept;

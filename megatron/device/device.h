@@ -9,22 +9,23 @@ enum class DeviceType { kCpu, kCuda };
 // The device that holds a tensor. Each CPU rank is a device of its own, so that the ranks of one
 // process keep separate memory pools and statistics, as ranks on GPUs do.
 //
-// A dry device stands for a device of its type: every choice is made as there, but memory is only
-// counted (device/dry_memory.h) and no work is done. It shows what a run takes without taking it.
+// A dry device stands for a device of its type: code makes the same choices, but memory is only
+// counted (device/dry_memory.h) and nothing is computed. It shows the memory of a run without
+// allocating it.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
   bool is_dry = false;
 
   bool is_cpu() const { return type == DeviceType::kCpu; }
-  // Can the host read and write its memory?
+  // True if the host can read and write its memory.
   bool has_host_memory() const { return is_cpu() && !is_dry; }
   bool operator==(const Device& other) const = default;
   // "cpu:0", "cuda:3", "dry cuda:0"
   std::string str() const;
 };
 
-// How a GPU may do a stream's work. The CPU ignores it.
+// Options of a GPU stream's work; the CPU ignores them.
 struct StreamOptions {
   bool allows_tf32 = false;  // products of fp32 may round their factors to TF32 (10-bit mantissa)
   bool is_deterministic = false;     // equal work gives equal bits in every run, even if slower
@@ -43,7 +44,7 @@ struct Stream {
 
   bool is_cpu() const { return device.is_cpu(); }
   bool is_dry() const { return device.is_dry; }
-  // Is there a queue of a GPU behind it?
+  // True if it is a queue of a GPU.
   bool has_queue() const { return !is_cpu() && !is_dry(); }
   bool operator==(const Stream& other) const = default;
 };

@@ -13,7 +13,7 @@ struct DriverState {
   std::string_view error;
 };
 
-// Why CUDA has no device, with the versions found and required, and the remedy.
+// The reason why CUDA has no device, with the versions found and required, and the remedy.
 std::string no_device_message(const DriverState& state);
 
 }  // namespace megatron

@@ -12,10 +12,11 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/device.h"
 
-// The memory of dry devices: addresses that nobody may follow, and a log of who took them.
+// The memory of dry devices: addresses that must not be dereferenced, and a log of their
+// allocations.
 namespace megatron {
 
-// The address of a block that no other dry block overlaps.
+// The address of a block that overlaps no other dry block.
 void* next_dry_memory(int64_t bytes);
 bool is_dry_memory(const void* address);
 
@@ -47,8 +48,8 @@ struct MemoryPeak {
   std::string when;             // "loss", "backward of layer 23"
 };
 
-// Records what this thread takes from a dry device, and from the host beside it (host_beside()),
-// and gives back while it lives. Logs do not nest.
+// While it lives, records this thread's allocations and deallocations on a dry device and on the
+// host beside it (host_beside()). Logs do not nest.
 class MemoryLog {
  public:
   explicit MemoryLog(Device device);
@@ -56,7 +57,7 @@ class MemoryLog {
   MemoryLog(const MemoryLog&) = delete;
   MemoryLog& operator=(const MemoryLog&) = delete;
 
-  // Peaks are looked for from here on.
+  // Starts the search for peaks.
   void begin();
   MemoryPeak peak() const { return peak_of(false); }
   MemoryPeak host_peak() const { return peak_of(true); }

@@ -41,12 +41,12 @@ struct DropoutKey {
   }
   MG_HOST_DEVICE bool is_active() const { return probability > 0; }
   MG_HOST_DEVICE float scale() const { return 1.0f / (1.0f - probability); }
-  // Of 16 random bits, values below this are kept: (1 - probability) * 2^16, rounded.
+  // Threshold on 16 random bits; smaller values are kept: (1 - probability) * 2^16, rounded.
   uint32_t keep_threshold() const;
 };
 
-// The randomness of one rank's model: the seed and the position in the data, which give every mask.
-// The position is set before each microbatch; recompute saves and restores it.
+// The random state of one rank's model: the seed and the position in the data, which determine
+// every mask. The position is set before each microbatch; recompute saves and restores it.
 class RandomState {
  public:
   explicit RandomState(uint64_t seed) : seed_(seed) {}

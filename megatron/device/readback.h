@@ -9,8 +9,7 @@
 
 namespace megatron {
 
-// Copies a few bytes from a device to the host while both go on with other work. On the CPU the
-// copy is immediate.
+// Copies a few bytes from a device to the host asynchronously. On the CPU the copy is immediate.
 class Readback {
  public:
   Readback(int64_t bytes, Device device);

@@ -13,7 +13,7 @@ namespace megatron {
 
 // Pinned memory through which pageable host memory is copied to a device. The driver would wait for
 // all earlier work of the stream before it copies more than 64 KiB of pageable memory; with this
-// ring the host goes on. A buffer is reused when its copy is done, so the host waits only when it
+// ring the host continues. A buffer is reused when its copy is done, so the host waits only when it
 // is `num_buffers` copies ahead, or when a copy of more than 64 KiB is the largest of its buffer.
 // Thread safe.
 class StagingRing {

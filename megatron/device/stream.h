@@ -17,7 +17,7 @@ void use_device(Device device);
 // Waits for everything queued so far. Does nothing on the CPU.
 void synchronize(Stream stream);
 
-// Owns a queue of a device. On the CPU it only names the device and drops the options.
+// Owns a queue of a device. On the CPU it only names the device and ignores the options.
 class OwnedStream {
  public:
   // Throws DeviceError if the device does not exist or this binary has no code for it.

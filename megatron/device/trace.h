@@ -90,7 +90,7 @@ class TraceScope {
  private:
   Tracer* previous_;
 };
-// Does this thread have an active tracer? Then no work may be captured into a CUDA graph.
+// True if this thread has an active tracer; then no work may be captured into a CUDA graph.
 bool is_tracing();
 
 // A piece of work, from construction to destruction; ranges nest. Profilers that read NVTX (Nsight

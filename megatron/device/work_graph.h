@@ -31,7 +31,7 @@ class WorkGraph {
   void* native_ = nullptr;      // cudaGraphExec_t
 };
 
-// Is this thread inside a recorded function, on a GPU? Then copies from or to the host are errors.
+// True if this thread records a function on a GPU; then copies from or to the host are errors.
 bool is_recording();
 
 }  // namespace megatron

@@ -43,11 +43,11 @@ struct EvaluationSamples {
         counted(num_samples),
         microbatch(config.micro_batch_size) {}
 
-  // The number in the set of a sample that the run reads.
+  // Index in the dataset of a sample of the run.
   int64_t place(int64_t sample) const { return sample % taken; }
-  // Does it count? Else it repeats one that did.
+  // True if the sample counts; false if it repeats an earlier one to fill a batch.
   bool counts(int64_t sample) const { return place(sample) < counted; }
-  // What the sum of a microbatch is divided by, so that the mean over all microbatches is that over
+  // Divisor of a microbatch's sum. With it the mean over all microbatches is the mean over
   // `num_tokens`, the tokens of all samples that count.
   float divisor(int64_t num_tokens) const {
     return static_cast<float>(static_cast<double>(num_tokens) * static_cast<double>(microbatch) /

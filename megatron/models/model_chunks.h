@@ -24,7 +24,7 @@ std::unique_ptr<const Model> make_model_chunk(const TransformerConfig& config,
                                               const ModelChunk& chunk,
                                               const ParallelContext& parallel, Stream stream,
                                               const BertHeads& heads = {});
-// Why the layers cannot be laid out so, one sentence each; empty when they can.
+// Reasons why the layers cannot have this layout, one sentence each; empty if they can.
 std::vector<std::string> layout_problems(const TransformerConfig& config,
                                          const ParallelConfig& layout);
 

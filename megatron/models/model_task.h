@@ -20,8 +20,8 @@ namespace megatron {
 struct TextMicrobatch {
   ModelInput input = {};
   TokenTargets targets = {};
-  // Of each depth of ModelInput::future. The divisors make the losses terms of the model's loss:
-  // --mtp-loss-scaling-factor / --mtp-num-layers times the means.
+  // Targets of each depth of ModelInput::future. Their divisors scale the means by
+  // --mtp-loss-scaling-factor / --mtp-num-layers, so that they are terms of the model's loss.
   std::vector<TokenTargets> future_targets = {};
 
   std::vector<Tensor*> tensors();
@@ -29,8 +29,8 @@ struct TextMicrobatch {
 
 // Trains a model of the config's kind. It builds the chunks of the model, reads the data ahead and
 // runs the chunks; a derived class is an objective: it opens the datasets, makes microbatches of
-// their samples, and computes the loss. A derived class calls close() in its destructor if threads
-// that read ahead use its members.
+// their samples, and computes the loss. A derived class calls close() in its destructor if
+// prefetching threads use its members.
 class ModelTask : public TrainTask {
  public:
   // `config` is resolved and has padded_vocab_size. The tokenizer may be null if neither the
@@ -61,7 +61,7 @@ class ModelTask : public TrainTask {
   virtual std::vector<std::unique_ptr<const Model>> make_chunks(const ModelSite& site) const;
   // Opens the datasets that the config names, with at least so many samples.
   virtual SplitDatasets open_datasets(const SampleCounts& sizes) const = 0;
-  // Whether a chunk needs make_batch().
+  // True if a chunk needs make_batch().
   virtual bool reads_data(int64_t /*chunk*/) const { return true; }
   // Makes a chunk's part of a microbatch, on the host. Several threads call it.
   virtual TextMicrobatch make_batch(const SampleDataset& dataset, const SampleGroup& group,
@@ -74,7 +74,7 @@ class ModelTask : public TrainTask {
   // for a backward pass if the split is trained: tokens where they are embedded, targets at the
   // head. Throws ShapeError naming an id that the model has no row for.
   TextMicrobatch part_of(TextMicrobatch whole, int64_t chunk, Split split) const;
-  // Adds the losses of further tokens, whose hidden states come first.
+  // Adds the losses of multi-token prediction, whose hidden states come first.
   void add_future_losses(MicrobatchOutput& output, const Model& model,
                          std::span<const Variable> states,
                          std::span<const TokenTargets> targets) const;
@@ -98,8 +98,8 @@ class ModelTask : public TrainTask {
   const ParallelContext* parallel_ = nullptr;
   RandomState* random_ = nullptr;
   std::vector<std::unique_ptr<const Model>> models_;  // by chunk of this rank
-  ModelInput positions_;     // the position ids of microbatches that do not bring their own
-  int64_t sequence_length_;  // of the next microbatches
+  ModelInput positions_;                              // default position ids of microbatches
+  int64_t sequence_length_;                           // of the next microbatches
   Tensor loss_seed_;
   SplitLoaders loaders_;
 };

@@ -9,8 +9,8 @@
 namespace megatron {
 
 // While it lives, parameters of modules that this thread builds are without memory
-// (Tensor::drop_memory), so that a model exists that does not fit. initialize() leaves them out;
-// who gives a parameter memory fills it with first_value(). Buffers have memory.
+// (Tensor::drop_memory), so that a model may exist that does not fit. initialize() skips them; code
+// that later allocates a parameter fills it with first_value(). Buffers have memory.
 class DeferMemory {
  public:
   DeferMemory();

@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// A matrix in FP8 as products read it, which sum over the last axis. With one scale for the matrix
+// A matrix in FP8 for matrix products, which sum over the last axis. With one scale for the matrix
 // both inverses are the same tensor.
 struct Fp8Matrix {
   Shape shape = {};             // [r, c]
@@ -25,28 +25,28 @@ struct Fp8Matrix {
 
   kernels::Fp8Factor by_rows() const { return {rows.view(), row_inverses.view(), blocks}; }
   kernels::Fp8Factor by_columns() const { return {columns.view(), column_inverses.view(), blocks}; }
-  // Gives back what by_rows() reads.
+  // Frees the memory that by_rows() reads.
   void drop_rows() {
     rows = Tensor();
     row_inverses = Tensor();
   }
 };
 
-// The tensors of a linear layer that products read. The numbers are places in its state.
+// The operands of a linear layer's products. The values are indices in its state.
 enum class Fp8Tensor { kInput, kWeight, kGradient };
 
-// What quantized() makes.
+// The parts that quantized() makes.
 struct Fp8Parts {
   bool rows = true;
   bool columns = true;
   Tensor sums = {};  // Fp8Target::sums; undefined: not wanted
-  // Ranks that have parts of the rows: the amax of x is the largest of theirs. Null: x is whole.
+  // Ranks among which the rows of x are divided: amax is the largest over them. Null: x is whole.
   const comm::Group* ranks = nullptr;
-  // Of a derivative: makes the columns of the activation's value, too, which was quantised before.
+  // For a derivative: also makes the columns of the activation's value, which was quantised before.
   Fp8Matrix* value = nullptr;
 };
 
-// The FP8 side of a linear layer: its scales, and its weight in FP8.
+// The FP8 state of a linear layer: its scales, and its weight in FP8.
 //
 //   scales        [3]          buffer: of each Fp8Tensor
 //   amax_history  [length, 3]  buffer: the amax of earlier iterations (kernels/fp8_scales.h)
@@ -59,34 +59,33 @@ class Fp8Layer final : public Module {
   // For a layer with this weight, [out, in].
   Fp8Layer(const Fp8Config& config, const Variable& weight, Stream stream);
 
-  // In grad mode it raises the amax of this iteration.
+  // In grad mode it updates the amax of this iteration.
   Fp8Matrix quantized(Fp8Tensor which, const kernels::Fp8Source& x, const Fp8Parts& parts) const;
-  // As of the last quantize_weight(). Its memory stays where it is.
+  // As of the last quantize_weight(), at a fixed address.
   const Fp8Matrix& weight() const {
     if (state_->arrive) state_->arrive();
     return state_->weight;
   }
-  // To be called after each change of the weight.
+  // Call after each change of the weight.
   void quantize_weight() const;
 
-  // For Fp8Gather, in place of quantize_weight(): from now on others make the weight in FP8 of
-  // parts, in `rows` [out, in], and `arrive` is called before weight() gives access to it. Null: no
-  // more calls.
+  // For Fp8Gather, instead of quantize_weight(): from now on Fp8Gather assembles the FP8 weight
+  // from parts in `rows` [out, in], and weight() calls `arrive` first. Null: no more calls.
   void gather_weight_in(Tensor rows, std::function<void()> arrive) const;
   bool gathers_weight() const { return state_->arrive != nullptr; }
-  // 1. Does the scale of the weight come from its own amax? Else from those of earlier iterations.
+  // 1. True if the weight's scale comes from its own amax, false if from the amax history.
   bool needs_amax_of_weight() const { return !state_->has_delayed_scales; }
   Shape shape_of_amax() const;
   // 2. If so, raises amax to that of a part of the weight, elements [begin, begin + n).
   void measure_part(Tensor amax, const Tensor& part, int64_t begin) const;
   // 3. Sets the scale, from the amax of all parts if it is needed.
   void scale_weight(const Tensor& amax) const;
-  // 4. Rounds a part to its place in the rows. In grad mode it raises the amax of this iteration.
+  // 4. Rounds a part to its place in the rows. In grad mode it updates the amax of this iteration.
   void quantize_part(const Tensor& part, int64_t begin) const;
-  // 5. When all parts are in their places: makes what products need beside the rows.
+  // 5. After all parts are complete: makes the tensors that products need besides the rows.
   void complete_weight() const;
 
-  // Does the gradient of the weight come from a product in FP8?
+  // True if the weight's gradient is a product in FP8.
   bool has_fp8_wgrad() const { return config_.wgrad; }
   bool gathers_in_fp8() const { return config_.gathers_in_fp8(); }
 
@@ -96,7 +95,7 @@ class Fp8Layer final : public Module {
   // For Fp8Scaling.
   const Tensor& scales() const { return scales_; }
   const Tensor& amax_history() const { return history_; }
-  // `amax` [3] is where the layer keeps the amax of an iteration.
+  // From now on the layer stores the amax of an iteration in `amax` [3].
   void keep_amax_in(Tensor amax) const { state_->amax = std::move(amax); }
   void use_delayed_scales() const { state_->has_delayed_scales = true; }
 
@@ -109,11 +108,11 @@ class Fp8Layer final : public Module {
   };
 
   Tensor scale_from(Fp8Tensor which, const Tensor& amax) const;
-  // Where the amax of this iteration is raised; undefined if it is not.
+  // The element of the stored amax of this iteration; undefined if none is stored.
   Tensor kept_amax(Fp8Tensor which) const;
   // The scale of x: of earlier iterations, or its own.
   Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x, const comm::Group* ranks) const;
-  // Allocates what y lacks of the inverses, and makes the parts that y has.
+  // Allocates the missing inverses of y, and makes the parts that y has.
   void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
                 const Fp8Parts& parts) const;
   void quantize_blocks(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,

@@ -8,7 +8,7 @@ namespace megatron {
 
 enum class DistributedBackend { kNccl, kGloo };
 
-// How the queries of a context-parallel rank meet the keys of the others (context/attention.h).
+// Exchange of keys or queries between context-parallel ranks (context/attention.h).
 enum class ContextExchange { kP2p, kAllGather, kAllToAll };
 
 // How a model and its data are spread over the ranks. Names are Megatron's flag names.
@@ -42,8 +42,8 @@ struct ParallelConfig {
   bool tp_comm_overlap = false;
   bool use_tp_pp_dp_mapping = false;  // rank order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp
 
-  // What data-parallel ranks divide (ZeRO; Rajbhandari et al. 2020, arXiv:1910.02054): 0 nothing,
-  // 1 the optimizer's state, 2 gradients as well, 3 parameters as well.
+  // ZeRO stage (Rajbhandari et al. 2020, arXiv:1910.02054): data-parallel ranks shard 0 nothing, 1
+  // the optimizer's state, 2 gradients as well, 3 parameters as well.
   int64_t zero_stage = 0;                  // resolved: at least 1 with use_distributed_optimizer
   bool use_distributed_optimizer = false;  // resolved: zero_stage >= 1
   bool overlap_grad_reduce = false;
@@ -72,8 +72,8 @@ ParallelConfig resolved(ParallelConfig config);
 // Everything wrong with a resolved config, one sentence each; empty when it is valid.
 std::vector<std::string> problems(const ParallelConfig& config);
 
-// Elements after which a bucket of gradients closes: ddp_bucket_size, else 40 million or a million
-// for each data-parallel rank, as Megatron-LM.
+// Minimum size of a gradient bucket, in elements: ddp_bucket_size, else 40 million or a million for
+// each data-parallel rank, as Megatron-LM.
 int64_t bucket_size(const ParallelConfig& config);
 
 }  // namespace megatron

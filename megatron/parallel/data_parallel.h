@@ -5,7 +5,7 @@
 #include "megatron/comm/group.h"
 #include "megatron/tensor/tensor.h"
 
-// Accelerate's helpers for a loss or a metric of one's own, by their names there. `data` is
+// Accelerate's helpers for custom losses and metrics, with their names there. `data` is
 // ParallelContext::data. Every rank of the group calls them alike.
 namespace megatron {
 

@@ -9,8 +9,8 @@
 
 namespace megatron {
 
-// The share of a rank in a bucket is a multiple of so many elements. Weights of products in FP8 are
-// multiples of 256 on a GPU, so parts of them are matrices that kernels take, with rows of 128.
+// Alignment of a rank's share of a bucket, in elements. Weights of products in FP8 are multiples of
+// 256 on a GPU, so parts of them are matrices that kernels take, with rows of 128.
 inline constexpr int64_t kFp8ShareUnit = 2048;
 
 // Weights of FP8 layers that lie side by side, [0, size). Each of `ranks` updates an equal share of
@@ -34,14 +34,14 @@ struct Fp8Bucket {
 
 // --fp8-param-gather: the weights of FP8 layers exist in FP8 alone, but for the share of each
 // data-parallel rank, which it also has in the model's dtype. A rank rounds its share with the
-// scales of whole weights, or of squares of them, which come of the amax of all ranks, and gathers
-// the others' in one byte an element. So the bits are those of weights that were gathered in the
-// model's dtype and rounded then.
+// scales of whole weights, or of squares of them, which derive from the amax of all ranks, and
+// all-gathers the weights with one byte per element. The bits equal those of weights that are
+// gathered in the model's dtype and then rounded.
 class Fp8Gather {
  public:
-  // There are buckets, which hold weights in reverse order of their use in the forward pass. With
-  // `overlaps` gathers run beside the passes, and the first use of a weight waits for its bucket.
-  // The layers must outlive it.
+  // `buckets` hold the weights in reverse order of their use in the forward pass. With `overlaps`
+  // gathers run beside the passes, and the first use of a weight waits for its bucket. The layers
+  // must outlive it.
   Fp8Gather(std::vector<Fp8Bucket> buckets, bool overlaps, Stream stream);
   ~Fp8Gather();
   Fp8Gather(const Fp8Gather&) = delete;
@@ -53,7 +53,7 @@ class Fp8Gather {
  private:
   struct Bucket {
     Fp8Bucket of;
-    std::vector<int64_t> amax;  // of the weights, in that of all
+    std::vector<int64_t> amax;  // positions of the weights' amax among those of all
     int64_t end_amax = 0;
     Tensor rows;  // [size] FP8: those of all weights; padding is zero
     bool is_complete = true;

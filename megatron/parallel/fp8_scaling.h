@@ -13,7 +13,7 @@ namespace megatron {
 // Keeps the FP8 layers of a rank ready while their weights change: the weights in FP8, and the
 // scales of delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433, sec. 3). The amax of an
 // iteration is the largest of all microbatches and of all ranks that have parts or copies of the
-// layer, so that scales do not depend on the layout. Does nothing for a model without such layers.
+// layer, so that scales do not depend on the layout. Has no effect on a model without such layers.
 //
 // Nothing waits for the device, except the first quantize_weights().
 class Fp8Scaling {
@@ -29,8 +29,8 @@ class Fp8Scaling {
   // To be called after the last backward pass of an iteration, counted from 0.
   void finish_iteration(int64_t iteration);
 
-  // Do microbatches run the same kernels from now on? Those of the first iteration with delayed
-  // scaling also measure, for lack of a history.
+  // True if all further microbatches run the same kernels. With delayed scaling those of the first
+  // iteration also measure amax, because there is no history yet.
   bool is_settled() const { return layers_.empty() || !is_delayed_ || has_history_; }
 
  private:

@@ -30,7 +30,7 @@ class Mesh {
   // The ranks that differ from `rank` along these axes alone, rising; `rank` is one of them.
   // REQUIRES: the axes are of one row above.
   std::vector<int> group_of(int rank, MeshAxes axes) const;
-  // Do experts divide the ranks otherwise than dense layers do?
+  // True if experts use another division of the ranks than dense layers.
   bool has_expert_axes() const {
     return size(MeshAxis::kExpertTensor) != size(MeshAxis::kTensor) || size(MeshAxis::kExpert) > 1;
   }

@@ -27,7 +27,8 @@ struct TensorParallel {
   bool sequence_parallel = false;
   // The collectives of a column-parallel layer's gradients run beside its products.
   bool overlaps_gradients = true;
-  // Products are cut in pieces, and what they need or make travels beside them (tensor/linear.h).
+  // Matrix products run in pieces that overlap with the transfers of their inputs or outputs
+  // (tensor/linear.h).
   bool overlaps_products = false;
   std::shared_ptr<const ExpertParallel> experts = nullptr;  // null: this rank has all experts
 
@@ -53,13 +54,13 @@ struct ContextParallel {
   std::array<int64_t, 2> chunks() const { return {rank(), 2 * size() - 1 - rank()}; }
 };
 
-// Pairs of neighbouring pipeline stages, each direction of travel with a lane of its own: a message
-// waits for nothing but its receiver. The stages form a ring, for interleaved schedules.
+// Pairs of neighbouring pipeline stages, with a separate group for each direction: a message waits
+// only for its receiver. The stages form a ring, for interleaved schedules.
 struct PipelineLinks {
-  comm::Group from_previous = {};  // activations come
-  comm::Group to_next = {};        // and go
-  comm::Group from_next = {};      // their gradients come
-  comm::Group to_previous = {};    // and go
+  comm::Group from_previous = {};  // receives activations
+  comm::Group to_next = {};        // sends activations
+  comm::Group from_next = {};      // receives their gradients
+  comm::Group to_previous = {};    // sends gradients
 };
 
 // The groups that this rank is a member of. The default is one rank alone.
@@ -78,10 +79,10 @@ struct ParallelContext {
   // The ranks that differ from this one along `axes` alone. A run has the groups of every single
   // axis of experts and of each of the groups above.
   comm::Group group(MeshAxes axes) const;
-  // Is this rank the first one of that group?
+  // True if this rank is the first of that group.
   bool is_first_along(MeshAxes axes) const;
 
-  // Of the ranks that get samples of their own: how many, and which one this is.
+  // The number of ranks with different samples, and the index of this rank among them.
   int num_replicas() const { return data.size() / context.size(); }
   int replica() const { return coordinate(MeshAxis::kData); }
   bool is_first_stage() const { return pipeline.rank() == 0; }

@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// A ConfigError that every rank throws alike; one rank is enough to print it.
+// A ConfigError that every rank throws; only one rank needs to print it.
 class CommonConfigError : public ConfigError {
  public:
   using ConfigError::ConfigError;
@@ -27,8 +27,8 @@ auto collectively(const F& f) {
 // Throws a CommonConfigError on every rank if rank 0 has a failure to report; "" is none.
 void throw_on_all_ranks(std::string failure_of_first, const comm::Group& world);
 
-// Calls f on rank 0 alone. If it throws an Error there, every rank throws that text: no rank waits
-// for one that has given up.
+// Calls f on rank 0 alone. If it throws an Error there, every rank throws that text, so that no
+// rank waits for a failed one.
 template <class F>
 void on_first_rank(const comm::Group& world, const F& f) {
   if (world.size() == 1) return f();

@@ -27,17 +27,17 @@ void warn_of_device(DeviceChoice choice, const comm::Group& world = {});
 std::unique_ptr<OwnedStream> open_stream(const TrainingConfig& config,
                                          const comm::Group& world = {});
 
-// Which of the GPUs that a rank sees it takes; none when there are too few for processes, which
+// Index of a rank's GPU among those visible to it; none if there are fewer than processes, which
 // cannot share one.
 struct VisibleGpus {
   int count = 0;
-  // The launcher shows each process GPUs of its own: srun --gpus-per-task, or CUDA_VISIBLE_DEVICES
-  // that differs between processes.
+  // The launcher gives each process its own GPUs: srun --gpus-per-task, or different
+  // CUDA_VISIBLE_DEVICES.
   bool are_own = false;
 };
 std::optional<int> gpu_of(int local_rank, int local_size, VisibleGpus gpus, bool are_threads);
-// Whether SLURM_GPUS_PER_TASK is set, or CUDA_VISIBLE_DEVICES names one GPU; not among the ranks of
-// `megatron launch` and torchrun (GROUP_RANK), which have the same variables. `variable` is getenv.
+// True if SLURM_GPUS_PER_TASK is set or CUDA_VISIBLE_DEVICES names one GPU; false for ranks of
+// `megatron launch` and torchrun (GROUP_RANK), which share these variables. `variable` is getenv.
 bool has_own_gpus(const std::function<const char*(const char* name)>& variable);
 
 }  // namespace megatron

@@ -127,8 +127,8 @@ int32_t LoadedModel::required_decoder_start() const {
 
 namespace {
 
-// Of the ranks' parts of each copy of the model together, and of what a tensor-parallel rank has
-// whole.
+// Compares the combined hashes of all parts of each copy of the model, and of tensors that each
+// tensor-parallel rank has whole.
 void expect_hashes_of(const Module& model, const CheckpointContents& contents,
                       const ParallelContext& parallel) {
   CheckpointState parts;
@@ -167,9 +167,9 @@ std::optional<int32_t> first_special(const Tokenizer* tokenizer,
   return std::nullopt;
 }
 
-// Where texts end, and where the decoder of a T5 begins: as the model's files say, or as training
-// on the tokenizer's texts has it (models/t5/t5_task.h); the published T5s begin with padding.
-// `settings` are those of the source.
+// The end tokens, and the first token of a T5's decoder: from the model's files, or as in training
+// with the tokenizer (models/t5/t5_task.h); the published T5s begin with padding. `settings` are
+// those of the source.
 void set_ends(LoadedModel& model, const ArgMap& settings) {
   const bool is_t5 = is_encoder_decoder(model.kind);
   for (const int64_t id : end_tokens_of(settings)) {

@@ -19,20 +19,21 @@
 
 namespace megatron {
 
-// Which model to load, and where.
+// The model to load, and its layout.
 struct ModelChoice {
   std::string load;       // directory of a checkpoint or of a Hugging Face model
   int64_t ckpt_step = 0;  // iteration to load; 0: the latest
-  // Of a checkpoint that stores no settings: its tensors do not show them. 0: unknown.
+  // Attention heads of a checkpoint without settings: its tensors do not show them. 0: unknown.
   int64_t num_attention_heads = 0;
   TokenizerConfig tokenizer = {};  // empty: the model's own
   int64_t num_threads = 0;         // of CPU kernels; 0: all that this process may use
   DeviceChoice device = DeviceChoice::kAuto;
-  ParallelConfig parallel = {};  // layout of this process group; that of the training is no matter
+  ParallelConfig parallel =
+      {};  // layout of this process group, independent of the layout of training
   InferenceWeights weights = InferenceWeights::kModel;
   KvCacheType kv_cache = KvCacheType::kModel;
-  // Of a Retro, in place of the checkpoint's: empty, or 0 for the number, takes that. Commands that
-  // have no neighbours leave the gate closed.
+  // Retro: replace the checkpoint's values; empty, or 0 for the number, keeps them. Commands
+  // without neighbours leave the gate at 0.
   std::optional<double> retro_attention_gate = 0.0;
   int64_t retro_num_neighbors = 0;
   // Ranks beyond those of one model load further models; otherwise they are an error.
@@ -48,14 +49,14 @@ struct LoadedModel {
   KvCacheType kv_cache = KvCacheType::kModel;
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
   std::unique_ptr<Tokenizer> tokenizer;
-  int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
-  // Of a BERT with a classification head, in place of the heads for words; else empty.
+  int64_t vocab_size = 0;  // on rank 0: ids without padding
+  // Class names of a BERT with a classification head instead of the heads for words; else empty.
   std::vector<std::string> class_names = {};
-  bool has_marks = false;  // of such a BERT: each class is right or wrong by itself
-  // On rank 0, of a GPT and of a T5's decoder: each of these tokens ends a text. Those that the
-  // model's files name (eos_token_id), or else the tokenizer's; empty if neither is known.
+  bool has_marks = false;  // of such a BERT: multi-label classification
+  // On rank 0, for a GPT and a T5's decoder: end-of-text tokens, from the model's files
+  // (eos_token_id) or else from the tokenizer; empty if neither is known.
   std::vector<int32_t> end_tokens = {};
-  // On rank 0, of a T5: the token with which its decoder begins, if it is known.
+  // On rank 0, for a T5: the first token of the decoder, if known.
   std::optional<int32_t> decoder_start = {};
 
   // Throws ConfigError saying which flags give a tokenizer if there is none.

@@ -6,7 +6,7 @@
 #include "megatron/models/plan/training_plan.h"
 #include "megatron/training/run_config.h"
 
-// The memory that training takes, known before anything is allocated.
+// The memory of training, computed before anything is allocated.
 namespace megatron {
 
 // The plan's view of a run. `config` is resolved, has padded_vocab_size, and must outlive the

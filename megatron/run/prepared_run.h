@@ -13,7 +13,7 @@
 
 namespace megatron {
 
-// All that a training run needs but its task.
+// The inputs of a training run except its task.
 struct PreparedRun {
   TrainingArgs args;        // resolved, with padded_vocab_size
   CheckpointSource source;  // of --load

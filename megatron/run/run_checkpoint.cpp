@@ -242,7 +242,7 @@ CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
   return state;
 }
 
-// What every save does first. Throws ReplicaError: a checkpoint that ranks disagree about is none.
+// The first step of every save. Throws ReplicaError if copies differ between ranks.
 void expect_to_save(const RunConfig& config, TrainingState& run) {
   expect_equal_replicas(run);
   if (config.training.check_for_nan_in_loss_and_grad) return;

@@ -20,16 +20,16 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, TrainingState&
                                          const TrainTask& task,
                                          const std::vector<int64_t>& foreign = {});
 
-// What of --load a run takes: with --no-load-optim and --finetune the weights.
+// The part of --load that a run uses: with --no-load-optim and --finetune only the weights.
 Parts wanted_parts(const CheckpointConfig& config);
 
-// Brings a newly built run to where the source stands; Megatron-LM's rules for --finetune,
-// --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
-// the source, FormatError for tensors that do not fit, or that are not those that were saved.
+// Restores a newly built run from the source; Megatron-LM's rules for --finetune, --no-load-optim
+// and the scheduler flags. Throws ConfigError for every setting that contradicts the source,
+// FormatError for tensors that do not fit, or that are not those that were saved.
 void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source);
 
-// Fills the model with the weights of a checkpoint of its kind, which may have further ones: those
-// of other heads. Parameters for which `is_new` holds keep their values. Throws FormatError for
+// Fills the model with the weights of a checkpoint of its kind, which may also have weights of
+// other heads. Parameters for which `is_new` holds keep their values. Throws FormatError for
 // tensors that are missing or do not fit.
 void load_weights(const RunConfig& config, TrainingState& run, const CheckpointContents& contents,
                   const std::function<bool(std::string_view)>& is_new);

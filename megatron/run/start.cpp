@@ -73,7 +73,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const Checkpo
 
 namespace {
 
-// Is it a checkpoint of a run, which can go on?
+// True for a checkpoint of a run, which can be resumed.
 bool is_checkpoint(const CheckpointSource& source) {
   return source.exists() && source.hf() == nullptr;
 }

@@ -11,7 +11,7 @@
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/run_config.h"
 
-// What comes before a TrainingRun.
+// The steps before a TrainingRun.
 namespace megatron {
 
 // Opens the tokenizer of the config, and sets padded_vocab_size to the rows that the tokenizer and

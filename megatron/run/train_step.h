@@ -19,7 +19,7 @@
 // examples/train_step).
 namespace megatron {
 
-// What a command gives to a library for its task. The references are valid during the call.
+// The arguments of a library's factory of its task. The references are valid during the call.
 struct TrainStepParts {
   const RunConfig& config;  // resolved, with padded_vocab_size
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -23,7 +23,7 @@ class TrainStepArgs {
   // "7,11,13"
   std::vector<int64_t> integers(const std::string& key, std::vector<int64_t> fallback) const;
 
-  // Throws ConfigError if there are keys that nobody asked for.
+  // Throws ConfigError if there are keys that were never read.
   void expect_all_used() const;
 
  private:

@@ -89,7 +89,7 @@ struct TrainingConfig {
   std::string wandb_exp_name;
   std::string wandb_save_dir;
   bool check_for_nan_in_loss_and_grad = true;
-  // Iterations after which ranks compare what they have copies of; a save always compares.
+  // Interval, in iterations, at which ranks compare their copies; a save always compares.
   int64_t check_weight_hash_across_dp_replicas_interval = 0;
 
   // Profiler window, in iterations.

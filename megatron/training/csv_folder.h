@@ -14,7 +14,7 @@ namespace megatron {
 // has the header "step,lm loss" and a row for each value.
 class CsvFolder final : public Tracker {
  public:
-  // Makes the folder. Throws IoError if that is impossible, or nothing can be written there.
+  // Creates the folder. Throws IoError if it cannot be created or is not writable.
   explicit CsvFolder(std::filesystem::path folder);
 
   void write(int64_t iteration, const NamedValues& values) override;

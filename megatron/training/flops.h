@@ -8,8 +8,8 @@
 // batch, without recomputation. A multiply-add counts as two.
 namespace megatron {
 
-// The layers of causal attention to all tokens before a token that have as many scores as those of
-// the model: a window w s of s tokens leaves w (2 - w) of a layer.
+// The equivalent number of layers with full causal attention, by scores: a layer with a window of w
+// s out of s tokens counts as w (2 - w).
 double attention_layers(const TransformerConfig& config);
 
 // Narayanan et al. 2021, arXiv:2104.04473, appendix, with query groups: attention over the full
@@ -44,8 +44,8 @@ double attention_products(const TransformerConfig& config);
 //   + 12 B q (L s^2 + D (t^2 / 2 + t s))
 double encoder_decoder_flops(const TransformerConfig& config, int64_t batch_size);
 
-// What a Retro adds to either number above, 0 for other models; neighbours of N = l k r tokens, D
-// layers that attend to them, an encoder of L layers, chunks of m tokens:
+// The additional FLOPs of Retro for either number above, 0 for other models; neighbours of N = l k
+// r tokens, D layers that attend to them, an encoder of L layers, chunks of m tokens:
 //
 //   6 B N L (h f e + 4 h q + 2 q r)
 //   + 12 B q (h (N + l m) + N m) + 12 B q D (h (l m + N) + l m k r)

@@ -17,7 +17,7 @@ struct GpuRoof {
 const GpuRoof* gpu_roof(std::string_view name);
 // The GPU with a driver's name: "NVIDIA A100-SXM4-80GB". Null if unknown.
 const GpuRoof* gpu_roof_of_device(std::string_view device_name);
-// The GPU of the rate measurements.
+// The GPU on which the rates were measured.
 const GpuRoof& measured_gpu();
 // "a100, a6000, ...", for help and messages.
 std::string gpu_names();

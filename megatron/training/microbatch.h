@@ -21,7 +21,7 @@ namespace megatron {
 // shapes mean equal work.
 class Microbatch {
  public:
-  // Of a chunk that reads no data.
+  // For a chunk that reads no data.
   Microbatch() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): a task returns its struct
   template <class Fields>

@@ -12,7 +12,7 @@
 
 namespace megatron {
 
-// The reason, with its flag, why microbatches of a run cannot be replayed as a CUDA graph; empty if
+// The reason, with its flag, why a run's microbatches cannot be replayed as a CUDA graph; empty if
 // they can.
 std::optional<std::string> why_no_graph(const RunConfig& config);
 
@@ -24,7 +24,7 @@ std::optional<std::string> why_no_graph(const RunConfig& config);
 // sample, the gradient of its loss. The kernels and so the bits are the same as without a record.
 // On the CPU nothing is recorded, but microbatches use the same memory.
 //
-// For a model in one chunk whose layers do not communicate.
+// Requires a model in one chunk whose layers do not communicate.
 class MicrobatchGraph {
  public:
   // Microbatches that run op by op before one is recorded.
@@ -42,7 +42,7 @@ class MicrobatchGraph {
   MicrobatchOutput run(const Microbatch& batch, int64_t first_sample, const Tensor& seed,
                        bool is_quiet);
 
-  // Are further microbatches replayed?
+  // True if further microbatches are replayed.
   bool is_recorded() const { return graph_.has_value(); }
   // The pool for all work on microbatches, including evaluation: no other work may use the record's
   // memory, and each kind of pass may use memory that the other has released.

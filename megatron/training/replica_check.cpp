@@ -59,7 +59,7 @@ bool divides_state(const FlatParameters& parameters) {
   });
 }
 
-// What data-parallel ranks divide, or may divide.
+// The tensors that data-parallel ranks shard or may shard.
 void hold_parts(const TrainingState& state, std::vector<HeldPart>& held) {
   state.parameters.visit_divided(
       [&](const OptimizedParameter& parameter, const FlatSpan& part, const Tensor& elements) {

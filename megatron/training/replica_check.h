@@ -7,17 +7,15 @@
 
 namespace megatron {
 
-// Ranks have different bits of what should be copies: another start from the last checkpoint may
-// go well.
+// Copies differ between ranks; a restart from the last checkpoint may succeed.
 class ReplicaError : public DeviceError {
  public:
   using DeviceError::DeviceError;
 };
 
-// Compares all that several ranks have, by hashes (kernels/hash_term.h): the model's tensors and
-// the state of the optimizer on data-parallel ranks, of what tensor-parallel ranks have whole, and
-// of what pipeline stages share. What data-parallel ranks divide, one rank alone has, and nothing
-// is compared.
+// Compares all replicated tensors by hashes (kernels/hash_term.h): the model and the optimizer
+// state on data-parallel ranks, unsharded tensors on tensor-parallel ranks, and tied parameters of
+// pipeline stages. Tensors that data-parallel ranks shard have no copies to compare.
 //
 // Reads each tensor once, and waits for the device. The ranks exchange one word for each group; if
 // these differ, one for each tensor. Every rank of the world calls it, between iterations. Throws

@@ -4,7 +4,7 @@ namespace megatron {
 
 // While it lives, SIGTERM (and the first SIGINT) to this process only sets a flag. The training
 // loop reads the flag, saves a checkpoint and ends; a second SIGINT ends the program as usual.
-// Every rank that is a thread has one: the first installs the handlers, the last restores them.
+// Every rank thread has one: the first installs the handlers, the last restores them.
 class ExitSignals {
  public:
   ExitSignals();

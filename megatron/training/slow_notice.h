@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// Shows that a slow run is alive: a thread prints a line when no iteration line was due for a
-// minute, and again each time the silence has doubled.
+// Heartbeat of a slow run: a thread prints a line when no iteration was logged for a minute, and
+// again each time the silence has doubled.
 class SlowNotice {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,7 +21,7 @@ class SlowNotice {
     int64_t first_iteration = 0;  // finished when the run starts
     int64_t last_iteration = 0;
     int64_t log_interval = 0;  // 0: no iteration lines
-    double least_seconds = 0;  // of an iteration, by its operations; 0: unknown
+    double least_seconds = 0;  // lower bound of an iteration, from its operations; 0: unknown
     std::chrono::milliseconds patience = std::chrono::minutes(1);
   };
 

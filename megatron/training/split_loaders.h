@@ -17,7 +17,7 @@
 
 namespace megatron {
 
-// The data of a run: threads read microbatches of train, valid and test ahead, separately for every
+// The data of a run: threads prefetch microbatches of train, valid and test, separately for every
 // chunk of the model.
 class SplitLoaders {
  public:
@@ -38,7 +38,7 @@ class SplitLoaders {
   bool has_split(Split split) const { return !groups_[static_cast<size_t>(split)].empty(); }
   // The names of the split's groups: TrainTask::groups().
   std::vector<std::string> groups(Split split) const;
-  // Lets next() read this group of the split, as each does with its first one before.
+  // Selects the group of the split that next() reads; initially the first.
   void use_group(Split split, size_t group) { used_[static_cast<size_t>(split)] = group; }
   // The chunk's next microbatch; empty if it needs no data. Throws Error at the end of the data.
   Microbatch next(Split split, int64_t chunk);

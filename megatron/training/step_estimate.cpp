@@ -24,8 +24,8 @@ constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kUpdateEfficiency = 0.9;   // of kCopyBytes, reading gradients and state
 constexpr double kFp32Flops = 50e12;        // of products in fp32: of the peak of 67e12
 constexpr double kBusBytes = 50e9;          // between a GPU and its host
-// Of the host's update, for each of two ranks of a host: 13B with ZeRO 3 and offload
-// (docs/zero.md).
+// Memory bandwidth of the host's update, for each of two ranks of a host: measured with 13B, ZeRO 3
+// and offload (docs/zero.md).
 constexpr double kHostBytes = 30e9;
 constexpr double kLinkBytes = 342e9;        // of an NCCL all-reduce between H200s of one host
 constexpr double kTransferSeconds = 45e-6;  // fixed cost of a collective

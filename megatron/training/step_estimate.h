@@ -17,7 +17,7 @@ struct StepEstimate {
   double head = 0;         // output layer
   double attention = 0;    // scores and weighted sums
   double elementwise = 0;  // norms, residuals, loss: memory traffic
-  double recompute = 0;  // forward passes that run again, and copies that wait (checkpoint_in_cpu)
+  double recompute = 0;    // repeated forward passes, and waiting for copies (checkpoint_in_cpu)
   double optimizer = 0;
   double bubble = 0;         // waiting for other pipeline stages
   double communication = 0;  // not overlapped, and the cost of overlapping
@@ -27,7 +27,8 @@ struct StepEstimate {
   }
 };
 
-// Bytes of an iteration that travel beside a fraction of its attention, forward and backward.
+// Bytes of an iteration whose transfers overlap with a fraction of its attention, forward and
+// backward.
 struct SentBeside {
   double bytes = 0;
   double forward = 0;

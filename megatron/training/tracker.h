@@ -6,7 +6,7 @@
 
 namespace megatron {
 
-// Keeps the numbers of a run for a program that shows them. Numbers that cannot be written are
+// Logs the metrics of a run for a program that shows them. Numbers that cannot be written are
 // dropped with a warning (AppendFile).
 class Tracker {
  public:

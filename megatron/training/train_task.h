@@ -32,8 +32,8 @@ struct MicrobatchOutput {
   // On the last chunk: "lm loss", ..., fp32 []. The same names in every microbatch.
   std::vector<std::pair<std::string, Tensor>> logged = {};
   // On the last chunk with --calculate-per-token-loss, fp32 []: the mean of the loss mask over all
-  // positions. Then losses are means over all positions, too, and tokens count alike in whichever
-  // microbatch they are. Undefined: microbatches count alike.
+  // positions. Then losses are means over all positions, too, and all tokens have equal weight, in
+  // any microbatch. Undefined: microbatches have equal weight.
   Tensor weight = {};
 };
 
@@ -44,9 +44,9 @@ struct ModelSite {
   RandomState& random;              // for dropout
 };
 
-// A model, its data and its loss: everything that a training run does not know by itself. A run
-// calls the functions in the order of declaration, on every rank. Implement it to train another
-// model, or derive from a model's task to change a part of it (examples/).
+// A model, its data and its loss: the part of a training run that depends on the model. A run calls
+// the functions in the order of declaration, on every rank. Implement it to train another model, or
+// derive from a model's task to change a part of it (examples/).
 class TrainTask {
  public:
   virtual ~TrainTask() = default;
@@ -64,24 +64,24 @@ class TrainTask {
 
   // Opens the data at the run's consumed samples. Throws the data's errors.
   virtual void open_data(const Progress& progress) = 0;
-  // Is there data for the split?
+  // True if there is data for the split.
   virtual bool has_split(Split split) const = 0;
-  // The names of the parts of the split's data that are evaluated on their own. An empty name
-  // stands for data that has no such parts.
+  // The names of the groups of the split's data, which are evaluated separately. One empty name
+  // stands for data without groups.
   virtual std::vector<std::string> groups(Split /*split*/) const { return {""}; }
-  // Lets get_batch() read this one of the split's groups; at first it reads the first.
+  // Selects the group of the split that get_batch() reads; initially the first.
   virtual void use_group(Split /*split*/, size_t /*group*/) {}
 
-  // Following microbatches have sequences of so many tokens: every iteration of a run with a
-  // curriculum begins with a call, and so does an evaluation. get_batch() shortens the sequences of
-  // training itself, as the curriculum says for the iteration of their samples.
+  // Sets the sequence length of the following microbatches, in tokens: called before every
+  // iteration of a run with a curriculum, and before an evaluation. get_batch() shortens the
+  // sequences of training itself, as the curriculum says for the iteration of their samples.
   virtual void use_sequence_length(int64_t /*length*/) {}
 
   // Reads a chunk's part of its next microbatch of the split, in the sampler's order, into host
   // memory, and checks everything that only the host can check. Throws the data's errors.
   virtual Microbatch get_batch(Split split, int64_t chunk) = 0;
 
-  // Does MicrobatchOutput have a weight with --calculate-per-token-loss?
+  // True if MicrobatchOutput has a weight with --calculate-per-token-loss.
   virtual bool weighs_tokens() const { return false; }
 
   // `seed` [] fp32, on the model's device, is the gradient with which the backward passes of the
@@ -100,17 +100,17 @@ class TrainTask {
                                         std::span<const Variable> activations) = 0;
 
   // Called after every evaluation of a group with the mean losses, which only the ranks of the last
-  // pipeline stage know. What it prints appears once, below the lines of the evaluation.
+  // pipeline stage know. Its output appears once, below the lines of the evaluation.
   virtual void evaluated(Split /*split*/, const Progress& /*progress*/,
                          const NamedValues& /*losses*/) {}
 
-  // Does an epoch of the data end with this iteration? Then the run saves a checkpoint, if it saves
-  // any, and calls epoch_ended() on every rank, when the iteration is finished and logged.
+  // True if this iteration is the last of an epoch. Then the run saves a checkpoint, if it saves
+  // any, and calls epoch_ended() on every rank, after the iteration is finished and logged.
   virtual bool ends_epoch(const Progress& /*progress*/) const { return false; }
   virtual void epoch_ended(const Progress& /*progress*/) {}
 
   virtual int64_t tokens_per_sample() const = 0;
-  // Rows of a batch that are one sample. Each draws dropout masks of its own.
+  // Rows of a batch that belong to one sample. Each has its own dropout masks.
   virtual int64_t sequences_per_sample() const { return 1; }
   // Model FLOPs of an iteration: forward and backward, without recomputation.
   virtual double flops(int64_t batch_size) const = 0;

@@ -25,7 +25,7 @@ struct TrainerOptions {
   RunSaver* saver = nullptr;  // null: no saving
   // Start of the process, from which --exit-duration-in-mins counts.
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
-  // Use a MicrobatchGraph? Empty: --cuda-graph and why_no_graph() decide.
+  // True uses a MicrobatchGraph; empty: --cuda-graph and why_no_graph() decide.
   std::optional<bool> records_microbatches = {};
 };
 
@@ -60,11 +60,11 @@ class Trainer {
   void finish_step();
   // The last finished iteration; each is returned once.
   std::optional<FinishedIteration> take_finished();
-  // Are further microbatches replayed (--cuda-graph)?
+  // True if further microbatches are replayed (--cuda-graph).
   bool has_recorded_microbatch() const { return graph_ && graph_->is_recorded(); }
 
  private:
-  // An iteration whose results are still being computed.
+  // A queued iteration.
   struct QueuedIteration {
     FinishedIteration known;
     int64_t num_microbatches = 0;     // of this rank
@@ -85,12 +85,12 @@ class Trainer {
   Tensor weight_of(const LossSums& losses) const;
   // Index of the first sample of this rank's microbatch in the current iteration.
   int64_t first_sequence_of(int64_t microbatch) const;
-  // Tokens that training has read.
+  // Tokens read by training so far.
   int64_t consumed_tokens(const Progress& progress) const;
   // Maximum over all ranks; true if it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
-  // Of an iteration on the CPU, by its operations; 0 on a GPU.
+  // Lower bound of an iteration's seconds on the CPU, from its operations; 0 on a GPU.
   double least_seconds() const;
   // The loop. True if an exit condition ended it.
   bool train();
@@ -113,7 +113,7 @@ class Trainer {
   void finish_save(bool waits);
   void note_saved(const Progress& progress);
   bool is_out_of_time() const;
-  // Does the file of --kill-switch-path exist on any rank?
+  // True if the file of --kill-switch-path exists on any rank.
   bool is_killed() const;
 
   const RunConfig& run_;

@@ -15,7 +15,7 @@
 namespace megatron {
 namespace {
 
-// Does a rank keep only a share of the parameters?
+// True if a rank keeps only a share of the parameters.
 bool divides_parameters(const RunConfig& config, const ParallelContext& parallel) {
   return config.parallel.zero_stage >= 3 && parallel.data.size() > 1;
 }
@@ -56,8 +56,8 @@ std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
   return chunks;
 }
 
-// Are sums over the gradients those over all ranks? Ranks that divide a state have shares of one
-// model; the ranks of a copy of the experts belong to several copies of the dense layers.
+// True if sums over the gradients run over all ranks: ranks that shard a state share one model, and
+// the ranks of one copy of the experts belong to several copies of the dense layers.
 bool sums_over_world(const RunConfig& config, const ParallelContext& parallel) {
   return config.parallel.use_distributed_optimizer || parallel.mesh.has_expert_axes();
 }

@@ -23,7 +23,7 @@ namespace megatron {
 // One rank's part of a training run: its chunks of the model, their optimizer, and the position of
 // the run. A checkpoint saves it; the Trainer changes it.
 struct TrainingState {
-  // Builds the task's model, and initializes it unless --no-initialization was given. `config` is
+  // Builds the task's model and initializes it, except with --no-initialization. `config` is
   // resolved. Every rank of `world` calls it; the task must outlive the state.
   TrainingState(const RunConfig& config, TrainTask& task, const comm::Group& world, Stream on);
   TrainingState(const TrainingState&) = delete;

@@ -135,7 +135,7 @@ int64_t LayerConfig::rotary_dim() const {
 
 namespace {
 
-// One number n that stands for more layers: each n-th has `value`, 0 or 1, and others do not.
+// Expands a single number n to all layers: every n-th has `value`, 0 or 1, the others the opposite.
 void expand_period(std::vector<int>& layers, int64_t num_layers, int value) {
   if (layers.size() != 1 || layers.front() < 1 || num_layers < 1) return;
   const int period = layers.front();

@@ -14,7 +14,8 @@ namespace megatron {
 // "gelu_tanh", "swiglu", ...
 std::string_view name_of(Activation activation);
 
-// --glu-activation: a gated activation whose gate is the second half, or the first.
+// Values of --glu-activation: gated activations whose gate is the second half of fc1's output, or
+// the first.
 enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu, kGegluTanh, kGegluTanhFirst };
 
 // The flags that choose an activation in Megatron-LM, one Activation once resolved.
@@ -31,11 +32,10 @@ struct ActivationFlags {
   bool bias_gelu_fusion = true;  // the fused GELU is the tanh form, the unfused one the erf form
 };
 
-// The activation the flags mean. First of: openai_gelu, onnx_safe, swiglu, squared_relu,
-// relu, glu_activation, quick_geglu, GELU (tanh if fused with the bias of a biased linear layer,
-// erf otherwise). Compat: Megatron-LM core_r0.5.0 chooses between tanh and erf by
-// --no-bias-gelu-fusion and
-// --disable-bias-linear; checkpoints depend on it.
+// The activation that the flags select: the first that applies of openai_gelu, onnx_safe, swiglu,
+// squared_relu, relu, glu_activation, quick_geglu, GELU (tanh if fused with the bias of a biased
+// linear layer, erf otherwise). Compat: Megatron-LM core_r0.5.0 chooses between tanh and erf by
+// --no-bias-gelu-fusion and --disable-bias-linear; checkpoints depend on it.
 Activation activation_of(const ActivationFlags& flags, bool add_bias_linear);
 // Combinations of the flags that contradict each other.
 std::vector<std::string> problems(const ActivationFlags& flags);
@@ -50,7 +50,7 @@ struct RecomputeConfig {
   RecomputeMethod recompute_method = RecomputeMethod::kNone;
   int64_t recompute_num_layers = 0;  // required with kFull
   bool distribute_saved_activations = false;
-  bool checkpoint_in_cpu = false;  // the inputs of recomputed layers wait in host memory
+  bool checkpoint_in_cpu = false;  // keeps the inputs of recomputed layers in host memory
 
   bool stores_inputs_on_host() const {
     return checkpoint_in_cpu && recompute_granularity == RecomputeGranularity::kFull;
@@ -75,8 +75,8 @@ struct VocabularyConfig {
   double final_logit_softcapping = 0.0;  // logits become c tanh(logit / c); 0: they stay (Gemma 2)
   bool add_output_bias = false;          // a bias of the output layer (GPT-J)
 
-  // Ids that have a probability: the softmax of the loss and of sampling leaves the rows beyond
-  // them out. Compat: Megatron-LM trains its padding rows, so they count unless true_vocab_size is
+  // Number of ids that the softmax of the loss and of sampling covers; it excludes the rows beyond
+  // them. Compat: Megatron-LM trains its padding rows, so they count unless true_vocab_size is
   // known.
   int64_t counted_vocab_size() const {
     return true_vocab_size > 0 ? true_vocab_size : padded_vocab_size;

@@ -21,7 +21,7 @@ struct RankHeads {
   RankHeads(const AttentionConfig& config, const TensorParallel& tp);
 };
 
-// dropout(softmax(q k^T / sqrt(d))) v: what self-attention and cross-attention have in common
+// dropout(softmax(q k^T / sqrt(d))) v: the common part of self-attention and cross-attention
 // (Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.1). n and g are the heads and groups of this
 // rank.
 //
@@ -36,13 +36,13 @@ class CoreAttention final : public Module {
   //   qkv [s, b, (n + 2g) d], rows by group: its n/g query heads, its key, its value
   //   -> [s, b, n d]
   Variable self(const Variable& qkv, const ForwardContext& context) const;
-  // For generation: puts keys and values into the cache of a layer; each token attends to those of
-  // its own text.   qkv [t, 1, (n + 2g) d] -> [t, 1, n d]
+  // Generation: appends keys and values to the layer's cache; each token attends to the cached
+  // tokens of its own text.   qkv [t, 1, (n + 2g) d] -> [t, 1, n d]
   Variable self_cached(const Variable& qkv, int64_t layer, const ForwardContext& context) const;
   // Tokens attend to the encoder's output. g is n.
   //   q [s, c b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> as q
   Variable cross(const Variable& q, const Variable& kv, const ForwardContext& context) const;
-  // The same for generation: each token attends to what the cache has of its text.
+  // The same for generation: each token attends to the cached keys and values of its text.
   //   q [t, 1, n d] -> [t, 1, n d]
   Variable cross_cached(const Variable& q, int64_t layer, const CachedBatch& cached) const;
 

@@ -26,7 +26,7 @@ class CrossAttention final : public Attention {
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
   // The same with the bias, dropped out by `key`.
   Variable forward(const Variable& x, const ForwardContext& context, const DropoutKey& key) const;
-  // For generation: puts keys and values of the encoder's output into this layer's pages.
+  // Generation: writes the keys and values of the encoder's output to this layer's pages.
   //   output [se, b, h]   slots [se b] int32, -1 for padding (kernels::put_into_pages)
   void keep(const Variable& output, KvCache& cache, const Tensor& slots) const;
 

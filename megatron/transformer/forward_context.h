@@ -34,7 +34,7 @@ struct DecodeContext {
   Tensor distance_bias;           // [n/tp, L] fp32: relative_bias by the key's distance back
 };
 
-// Inputs of parts that only one model has: these parts know the type that it derives.
+// Base of the inputs of model-specific parts; such a part knows the derived type.
 struct ModelContext {
   virtual ~ModelContext() = default;
 };
@@ -49,7 +49,7 @@ struct ForwardContext {
   DecodeContext decode;
   ModelContext* model = nullptr;  // null: none; not copied by recomputed regions
   // Losses that layers add to the model's loss, each fp32 [] and a mean over the counted tokens.
-  // Null: they are not wanted, and layers compute none.
+  // Null: layers compute none.
   std::vector<Variable>* auxiliary_losses = nullptr;
 };
 

@@ -9,12 +9,12 @@
 
 namespace megatron {
 
-// For parameters between the embedding and the logits.
+// Placement of parameters between the embedding and the logits.
 inline Placement placement_of(const LayerConfig& config, const TensorParallel& tp, Stream stream) {
   return {config.params_dtype, stream, tp.sequence_parallel};
 }
 
-// For embeddings, the norm before the logits and the output layer.
+// Placement of embeddings, of the norm before the logits and of the output layer.
 inline Placement outer_placement(const LayerConfig& config, Stream stream) {
   return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
 }
@@ -40,14 +40,15 @@ inline std::unique_ptr<Norm> make_norm(const LayerConfig& config, const TensorPa
                                 placement_of(config, tp, stream));
 }
 
-// For QKV, fc1 and the output layer.
+// Initial values of QKV, fc1 and the output layer.
 inline Init input_init(const InitConfig& config) {
   if (config.init_method_xavier_uniform) return Init::xavier_uniform();
   return Init::normal(config.init_method_std);
 }
 
-// For the projections that end in the residual stream. It shrinks with depth, so that the variance
-// of the stream does not grow with the number of layers (Radford et al. 2019, sec. 2.3).
+// Initial values of projections into the residual stream. Their standard deviation shrinks with
+// depth, so that the variance of the stream does not grow with the number of layers (Radford et al.
+// 2019, sec. 2.3).
 inline Init output_init(const LayerConfig& config) {
   if (config.init_method_xavier_uniform) return Init::xavier_uniform();
   return Init::normal(config.init_method_std /

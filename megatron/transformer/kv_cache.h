@@ -21,10 +21,10 @@ void expect_device_for(KvCacheType type, const TransformerConfig& config, Stream
 int64_t kv_cache_bytes_per_token(const TransformerConfig& config, int64_t num_layers,
                                  int64_t tensor_parallel_size, KvCacheType type);
 
-// Keys (rotated) and values of a chunk's layers, in pages. Which text owns a page is not known
-// here. Allocated whole: 2 * layers * pages * page_tokens * query groups / tp heads, each of head
-// size elements of params_dtype, or of as many bytes and a scale of 4. The ids of the tokens take 4
-// bytes each.
+// Keys (rotated) and values of a chunk's layers, in pages. PagePool knows the owners of pages.
+// Allocates all memory in the constructor: 2 * layers * pages * page_tokens * query groups / tp
+// heads, each of head size elements of params_dtype, or of as many bytes and a scale of 4. The ids
+// of the tokens take 4 bytes each.
 class KvCache {
  public:
   // For the query groups of one of `tensor_parallel_size` ranks. Throws as expect_device_for().
@@ -36,9 +36,9 @@ class KvCache {
   KvCacheType type() const { return type_; }
   // `layer` counts from 0 over the whole model and is one of the chunk's.
   PagedStore& layer(int64_t layer) { return layers_[static_cast<size_t>(layer - first_layer_)]; }
-  // The tokens that were read: [pages, tokens of a page] int32.
+  // Ids of the cached tokens: [pages, tokens of a page] int32.
   Tensor& ids() { return ids_; }
-  // Page `to` gets the contents of page `from` in all layers.
+  // Copies page `from` to page `to` in all layers.
   void copy_page(int32_t to, int32_t from);
 
  private:
@@ -49,8 +49,8 @@ class KvCache {
   Tensor ids_;
 };
 
-// What a forward pass of generation does to the cache: the rows of its tokens. Behind an encoder
-// each token also has the keys and values of its text, in the pages of a second cache.
+// Cache rows of the tokens of one forward pass. In an encoder-decoder model each token also has the
+// cross-attention keys and values of its text, in the pages of a second cache.
 struct CachedBatch {
   KvCache& cache;
   PagedBatch rows = {};

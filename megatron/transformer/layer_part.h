@@ -20,14 +20,14 @@ class LayerPart : public Module {
  public:
   // x [s, b, h], normed; [s/tp, b, h] with sequence parallelism.
   virtual BiasedOutput forward(const Variable& x, const ForwardContext& context) const = 0;
-  // False if the pass has no input for this part: the layer then leaves out the part and its norm.
+  // False if the pass has no input for this part: the layer then skips the part and its norm.
   virtual bool has_input(const ForwardContext& /*context*/) const { return true; }
 };
 
-// A part in which tokens read other tokens.
+// A part that mixes tokens.
 class Attention : public LayerPart {};
 
-// A part that treats every token alone.
+// A part that processes each token separately.
 class FeedForward : public LayerPart {};
 
 }  // namespace megatron

@@ -15,7 +15,7 @@ namespace megatron {
 inline constexpr const char* kLoraLayers[] = {"linear_qkv", "linear_proj", "linear_fc1",
                                               "linear_fc2"};
 
-// The layers that --lora-target-modules means by a name: ours, that of a layer in transformers
+// The layers that a word of --lora-target-modules selects: ours, that of a layer in transformers
 // ("c_attn", "q_proj"), or all-linear. Empty for an unknown name.
 std::vector<std::string> lora_layers_of(std::string_view name);
 

@@ -5,18 +5,17 @@
 
 namespace megatron {
 
-// A decoder that continues texts, an encoder that fills gaps in them, or both, which map one text
-// to another.
+// Decoder-only, encoder-only (masked tokens), or encoder-decoder.
 enum class ModelKind { kGpt, kBert, kT5 };
 
-// The facts of a kind of model that differ.
+// Properties that differ between kinds of models.
 struct ModelFamily {
   ModelKind kind;
   std::string_view name;
   bool has_encoder;
   bool has_decoder;
   const char* training_command;
-  const char* tokenizer_type;  // of training, unless the flags name another
+  const char* tokenizer_type;  // default of training
 };
 // In the order of ModelKind.
 inline constexpr ModelFamily kModelFamilies[] = {
@@ -35,7 +34,7 @@ constexpr bool is_encoder_decoder(ModelKind kind) { return has_encoder(kind) && 
 constexpr bool is_decoder_only(ModelKind kind) { return !has_encoder(kind); }
 constexpr bool is_encoder_only(ModelKind kind) { return !has_decoder(kind); }
 
-// The kind with these stacks; a model without any is a decoder.
+// The kind with these stacks; decoder-only if there is none.
 constexpr ModelKind kind_with(bool has_encoder, bool has_decoder) {
   for (const ModelFamily& family : kModelFamilies) {
     if (family.has_encoder == has_encoder && family.has_decoder == (has_decoder || !has_encoder)) {

@@ -20,8 +20,8 @@ namespace megatron {
 //   LongRoPE  f / long_factor beyond the original length, otherwise f / short_factor
 //             (arXiv:2402.13753); cosines and sines times sqrt(1 + ln(factor) / ln(original))
 //
-// `length` is that of the longest sequence. An attention_factor above 0 replaces the factor of
-// cosines and sines. Throws ShapeError if dim < 1.
+// `length` is the length of the longest sequence. An attention_factor above 0 replaces the factor
+// of cosines and sines. Throws ShapeError if dim < 1.
 RotaryFrequencies rotary_frequencies(int64_t dim, double base, const RopeScaling& scaling,
                                      int64_t length);
 

@@ -24,12 +24,12 @@ struct Stack {
   }
 };
 
-// The layers [first_layer, first_layer + num_layers) of a stack: the part that a chunk of a model
-// has.
+// The layers [first_layer, first_layer + num_layers) of a stack: its part in one chunk of the
+// model.
 struct StackSlice {
   int64_t first_layer = 0;
   int64_t num_layers = 0;
-  bool has_end = true;  // the stack ends here: its final norm
+  bool has_end = true;  // includes the end of the stack: its final norm
 };
 
 }  // namespace megatron

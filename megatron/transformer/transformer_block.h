@@ -17,10 +17,10 @@ class TransformerBlock final : public Module {
                    const TensorParallel& tp, Stream stream, const LayerMaker& make = make_layer);
 
   // x [s, b, h] -> [s, b, h] ([s/tp, b, h] with sequence parallelism), in params_dtype after the
-  // final norm. Recomputes as the config says, in grad mode.
+  // final norm. Recomputes activations as configured, in grad mode.
   Variable forward(const Variable& x, const ForwardContext& context) const;
 
-  // Where the inputs of recomputed layers wait, with checkpoint_in_cpu; else null.
+  // Host memory for the inputs of recomputed layers with checkpoint_in_cpu; else null.
   const HostStore* host_store() const { return host_store_ ? &*host_store_ : nullptr; }
 
  private:
@@ -28,7 +28,7 @@ class TransformerBlock final : public Module {
   ResidualSum run(ResidualSum x, int64_t begin, int64_t end, const ForwardContext& context) const;
   Variable run_recomputed(const Variable& x, int64_t begin, int64_t end,
                           const ForwardContext& context, const StoredForm& form) const;
-  // How recomputed regions of one forward pass store their inputs of that shape.
+  // Storage of the inputs of recomputed regions, of this shape, during one forward pass.
   StoredForm stored_form(const Shape& shape) const;
 
   TensorParallel tp_;

@@ -41,9 +41,9 @@ struct ResidualBranch {
 //   y  = x2 + dropout(mlp(norm(x2)) + bias)
 //
 // A branch with BranchInput::kLayerInput runs in parallel to those before it (Wang and Komatsuzaki
-// 2021, GPT-J). norm_placement puts a norm behind each part instead, or as well. x, y [s, b, h],
-// [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with fp32_residual_connection.
-// The norm after a sum computes it: y is computed in the next layer.
+// 2021, GPT-J). norm_placement puts the norm after each part instead, or one before and one after.
+// x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with
+// fp32_residual_connection. The norm that follows a sum computes it: the next layer computes y.
 class TransformerLayer final : public Module {
  public:
   // Parameters are registered in the order of the branches, each as norm, part, post_norm.

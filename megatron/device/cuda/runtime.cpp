@@ -71,7 +71,7 @@ DriverState driver_state() {
   return state;
 }
 
-// Does the graph contain a copy from the host? Its source may be gone when the graph is launched.
+// True if the graph contains a copy from the host, whose source may be freed before a launch.
 bool copies_from_host(cudaGraph_t graph) {
   size_t count = 0;
   MG_CUDA(cudaGraphGetNodes(graph, nullptr, &count));

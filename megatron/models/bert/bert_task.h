@@ -7,18 +7,18 @@
 
 namespace megatron {
 
-// Masked words and the order of two parts, on data of sentences: what `megatron pretrain-bert`
-// trains.
+// The task of `megatron pretrain-bert`: masked language modeling and sentence order, on datasets of
+// sentences.
 class BertTask : public ModelTask {
  public:
-  // `config` is resolved and has padded_vocab_size. Throws ConfigError for what BERT has not, and
-  // when the tokenizer has no [CLS], [SEP], [MASK] or [PAD]. Without a tokenizer a derived class
-  // makes the data.
+  // `config` is resolved and has padded_vocab_size. Throws ConfigError for settings that BERT does
+  // not support, and if the tokenizer has no [CLS], [SEP], [MASK] or [PAD]. Without a tokenizer a
+  // derived class makes the data.
   BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
   ~BertTask() override { close(); }
 
   std::vector<const Module*> build_model(const ModelSite& site) override;
-  // The loss of the order of sentences counts samples.
+  // The sentence-order loss is a mean over samples.
   bool weighs_tokens() const override { return !config().transformer.bert_binary_head; }
   void close() override;
 

@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// A block of tokens of which some are hidden.
+// A block of tokens, some of them masked.
 struct MaskedBlock {
   std::vector<int64_t> tokens;
   std::vector<int64_t> labels;  // the original of a masked token, else -1
@@ -20,16 +20,16 @@ struct MaskedBlock {
 };
 
 // Masks each token but [CLS], [SEP] and [PAD] with the probability: 8 of 10 masked tokens become
-// [MASK], one a random token, and one stays (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1). All
-// depends on the seed alone. Compat: transformers' DataCollatorForLanguageModeling, with numpy's
-// RandomState(seed): for each such token one number in [0, 1), and two more if it is below the
-// probability, the kind of mask and the random token.
+// [MASK], one a random token, and one stays (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1). The
+// result depends only on the seed. Compat: transformers' DataCollatorForLanguageModeling, with
+// numpy's RandomState(seed): for each such token one number in [0, 1), and two more if it is below
+// the probability, the kind of mask and the random token.
 MaskedBlock masked_block(std::span<const int64_t> ids, double probability,
                          const MaskingVocabulary& vocabulary, uint32_t seed);
 
-// Masked words in blocks of text, in epochs: what `megatron finetune` trains of a BERT without
-// --num_labels. Training masks a block anew in each epoch, with the seed + the number of the
-// sample; evaluations mask it alike.
+// The task of `megatron finetune` for a BERT without --num_labels: masked language modeling on
+// blocks of text, in epochs. Training masks a block differently in each epoch (seed + number of the
+// sample); evaluation always masks it alike.
 class MaskedBlocksTask final : public BertTask {
  public:
   // `config` is resolved and has no binary head: eval_iters batches hold the validation blocks, and

@@ -9,9 +9,9 @@
 
 namespace megatron {
 
-// Next-token prediction on blocks of text in epochs: what `megatron finetune` trains. The loss of a
-// block is that of transformers: the mean over its tokens except the first, which no token
-// predicts. Derive from it to change the loss.
+// The task of `megatron finetune`: next-token prediction on blocks of text, in epochs. As in
+// transformers, the loss of a block is the mean over its tokens except the first, which has no
+// prediction. Derive from it to change the loss.
 class FinetuneTask : public GptTask {
  public:
   using Data = BlockSplits;

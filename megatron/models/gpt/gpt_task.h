@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// Next-token prediction on .bin/.idx data: what `megatron pretrain-gpt` trains. Derive from it to
+// The task of `megatron pretrain-gpt`: next-token prediction on .bin/.idx data. Derive from it to
 // change the data or the loss.
 class GptTask : public ModelTask {
  public:
@@ -22,20 +22,20 @@ class GptTask : public ModelTask {
 
  protected:
   SplitDatasets open_datasets(const SampleCounts& sizes) const override;
-  // Numbers behind the text in each sample, which GptBatch has as neighbor_tokens.
+  // Ids after the text of each sample, GptBatch::neighbor_tokens.
   virtual int64_t trailing_ids_per_sample() const;
-  // Changes a microbatch of the split that was just read: its labels, the weights of its tokens in
-  // the loss. Runs on the threads that read ahead.
+  // Hook that changes a microbatch of the split after it was read: labels, token weights of the
+  // loss. Runs on the prefetching threads.
   virtual void adjust_batch(GptBatch& batch, Split split) const;
 
   bool reads_data(int64_t chunk) const override;
   TextMicrobatch make_batch(const SampleDataset& dataset, const SampleGroup& group, Split split,
                             int64_t chunk) const override;
-  // The chunk's part of a batch of whole sequences, and of it the context-parallel rank's part.
+  // The part of a batch of whole sequences that the chunk and the context-parallel rank need.
   TextMicrobatch part_of_batch(const GptBatch& whole, int64_t chunk, Split split) const;
 
  private:
-  // Whether positions or lengths differ from batch to batch, or from rank to rank.
+  // True if positions or lengths differ between batches or between ranks.
   bool reads_positions() const;
   // Adds the part of the inputs and targets of multi-token prediction.
   void add_future(TextMicrobatch& made, const GptBatch& whole) const;

@@ -28,9 +28,9 @@ struct DryIteration {
 };
 
 // Runs an iteration of a rank of a pipeline stage on a dry device, with the model, the schedule and
-// the optimizer of the run. Of the ranks of a stage it is the one that needs most: the last of its
-// context-parallel group, whose first chunk sees the most keys. Microbatches are run until no more
-// of them are in flight.
+// the optimizer of the run. It is the rank of the stage that needs the most memory: the last of its
+// context-parallel group, whose first chunk attends to the most keys. Runs microbatches until the
+// number in flight no longer grows.
 DryIteration dry_iteration(const PlannedTraining& training, int64_t stage);
 
 }  // namespace megatron

@@ -7,7 +7,7 @@
 #include "megatron/device/allocator.h"
 #include "megatron/models/plan/planned_training.h"
 
-// The layers of a pipeline stage, as a plan sees them.
+// The layers of a pipeline stage, for a plan.
 namespace megatron {
 
 // Layers of a stack.
@@ -16,13 +16,13 @@ struct StackPart {
   TransformerConfig config;  // seq_length is the stack's
   int64_t num_layers = 0;
   bool has_cross_attention = false;
-  bool has_end = false;  // and the final norm
-  // Of Retro's layers with cross-attention:
+  bool has_end = false;  // includes the final norm
+  // Retro's layers with cross-attention:
   int64_t sequences = 1;       // of a sample
   int64_t encoder_length = 0;  // tokens that each of them reads; 0: those of the run
 };
 
-// What a stage holds, over its chunks.
+// The contents of a stage, over its chunks.
 struct PlannedStage {
   int64_t num_chunks = 1;
   int64_t num_layers = 0;
@@ -33,7 +33,7 @@ struct PlannedStage {
 
 PlannedStage stage_of(const PlannedTraining& t, int64_t stage);
 
-// A microbatch as one rank sees it.
+// The size of a microbatch on one rank.
 struct MicrobatchSizes {
   int64_t micro_batch_size = 1;
   int64_t tp = 1;
@@ -45,20 +45,20 @@ struct MicrobatchSizes {
   int64_t tokens(const TransformerConfig& config) const {
     return config.seq_length / cp * micro_batch_size;
   }
-  // Bytes that the allocator takes from the device for a tensor of that size.
+  // Bytes that the allocator reserves on the device for a tensor of this size.
   int64_t block(int64_t elements, DType dtype) const {
     return MemorySource::of(Device{device}).block_bytes(elements * size_of(dtype));
   }
 };
 MicrobatchSizes microbatch_sizes(const PlannedTraining& t);
 
-// Layers that go backward in one piece.
+// Consecutive layers that the backward pass treats as one unit.
 struct LayerRegion {
   int64_t num_layers = 1;
   bool is_recomputed = false;
 };
 
-// Those of a model chunk, in the order of the forward pass; as TransformerBlock::forward does.
+// The regions of a model chunk, in forward order, as in TransformerBlock::forward.
 std::vector<LayerRegion> regions_of(const TransformerConfig& c, int64_t num_layers);
 
 }  // namespace megatron

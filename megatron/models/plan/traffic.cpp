@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// What a ring of so many ranks sends of a reduce-scatter or an all-gather.
+// Bytes that a rank of a ring sends in a reduce-scatter or an all-gather.
 int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ranks - 1); }
 
 // Collectives of the residual stream, an all-reduce being two.
@@ -23,10 +23,10 @@ struct Collectives {
   }
 };
 
-// Of one microbatch. Two layers with a column- and a row-parallel product: forward an all-gather
-// and a reduce-scatter each, or an all-reduce; backward the same, and sequence parallelism gathers
-// the inputs once more for the gradients of weights, but not in FP8, which may also gather in one
-// byte.
+// Traffic of one microbatch. Two pairs of a column- and a row-parallel product: forward an
+// all-gather and a reduce-scatter each, or an all-reduce; backward the same, and sequence
+// parallelism gathers the inputs once more for the gradients of weights, but not in FP8, which may
+// also gather in one byte.
 //
 // Cross-attention has another pair of products, and a third whose input is the encoder's output.
 Collectives collectives_of_layers(const PlannedTraining& t, const StackPart& stack,
@@ -76,7 +76,7 @@ int64_t num_recomputed_layers(const PlannedStage& stage) {
   return count;
 }
 
-// What context-parallel attention sends in an iteration.
+// The traffic of context-parallel attention in an iteration.
 struct ContextTraffic {
   int64_t bytes = 0;
   std::vector<SentBeside> beside;  // part of them
@@ -94,7 +94,7 @@ ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& sta
   const int64_t forward = backward + num_recomputed_layers(stage) * t.num_microbatches;
   const double again = static_cast<double>(forward) / static_cast<double>(backward);
   const auto ranks = static_cast<double>(sizes.cp);
-  // Of one layer and microbatch, beside a part of its attention.
+  // Adds a transfer of one layer and microbatch that overlaps with a part of its attention.
   const auto add_forward = [&](int64_t bytes, double part) {
     sent.beside.push_back({static_cast<double>(forward * bytes), again * part, 0});
   };

@@ -16,7 +16,7 @@ struct Traffic {
   int64_t tensor_parallel = 0;    // activations of the layers
   int64_t context_parallel = 0;   // keys and values of the layers, and their gradients
   int64_t pipeline_parallel = 0;  // activations between stages
-  int64_t transfers = 0;          // how many collectives tensor_parallel is; an all-reduce is two
+  int64_t transfers = 0;          // collectives of tensor_parallel; an all-reduce counts as two
 
   int64_t total() const {
     return data_parallel + tensor_parallel + context_parallel + pipeline_parallel;
@@ -24,7 +24,7 @@ struct Traffic {
 };
 // `dry` is an iteration of a rank of the stage.
 Traffic traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry);
-// The part of it that no computation hides, with the overlaps that the flags ask for:
+// The exposed part of it, which no computation hides, with the overlaps that the flags enable:
 //
 //   gradients    all; with overlap_grad_reduce the bucket that closes last
 //   parameters   all; with overlap_param_gather the bucket that the forward pass needs first
@@ -35,7 +35,7 @@ Traffic traffic(const PlannedTraining& training, int64_t stage, const DryIterati
 //                the first half, and the gradients; nothing of a ring
 //   stages       each message; interleaved ones travel beside the next chunk's work
 Traffic exposed_traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry);
-// The rest of context parallelism's bytes, and what they travel beside.
+// The hidden bytes of context parallelism, and the computation that hides them.
 std::vector<SentBeside> sent_beside_attention(const PlannedTraining& training, int64_t stage);
 
 }  // namespace megatron

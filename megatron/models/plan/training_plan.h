@@ -16,9 +16,9 @@ struct RankMemory {
   int64_t num_parameters = 0;  // on this rank
   int64_t num_layers = 0;
   double microbatches_in_flight = 1;  // that hold activations of all the rank's layers
-  std::vector<MemoryUse> rows;        // what exists when most is in use
+  std::vector<MemoryUse> rows;        // memory in use at the peak
   std::string peak_at;                // the moment: "loss", "backward of layer 23"
-  std::vector<MemoryUse> host_rows;   // what waits in host memory, besides the rows
+  std::vector<MemoryUse> host_rows;   // host memory, in addition to the rows
 
   int64_t bytes(MemoryCategory category) const;
   int64_t total_bytes() const;  // of the device
@@ -33,7 +33,7 @@ inline RankMemory rank_memory(const PlannedTraining& training, int64_t stage) {
 // The rank that needs the most.
 RankMemory largest_rank_memory(const PlannedTraining& training);
 
-// Of the whole model, tied embeddings once.
+// Parameters of the whole model; tied embeddings count once.
 int64_t num_model_parameters(const TransformerConfig& config);
 
 // bubble_fraction() of the pipeline.

@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// The work of an update on the rank of a dry iteration, with the types of the optimizer's tensors,
-// the rule of each parameter, and what data-parallel ranks divide.
+// The work of an update on the rank of a dry iteration, from the dtypes of the optimizer's tensors,
+// the update rule of each parameter, and the ZeRO stage.
 UpdateWork update_work(const PlannedTraining& training, const DryIteration& dry);
 
 }  // namespace megatron

@@ -33,7 +33,7 @@ struct Neighbors : ModelContext {
 // chunk.
 //
 //   x   [s, b, h]              normed
-//   context.model              Neighbors of the s tokens; absent: the layer does without
+//   context.model              Neighbors of the s tokens; absent: the layer skips cross-attention
 //   attn.linear_q, ...         CrossAttention, of all neighbours of a chunk as one sequence
 //   encoder                    of the first layer that attends to neighbours: layers without final
 //                              norm that read each neighbour in both directions. The first of them

@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// The table of a stack that says how much a head attends to a distance. All layers of the stack
-// share it; every pipeline stage that has some of them has a copy.
+// The relative position bias of a stack, by head and distance. All layers of the stack share it;
+// every pipeline stage with such layers has a copy.
 //
 //   relative_attention_bias.weight  [buckets, n/tp]: this rank's heads
 class RelativePositions final : public Module {

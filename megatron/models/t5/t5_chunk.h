@@ -9,11 +9,11 @@
 
 namespace megatron {
 
-// The part of a T5 that a pipeline stage has: layers of the encoder, or layers of the decoder. The
-// whole model has both.
+// The part of a T5 on a pipeline stage: layers of the encoder or of the decoder; both for the whole
+// model.
 struct T5Chunk {
-  StackSlice encoder = {};     // no layers: the stage is one of the decoder's
-  StackSlice decoder = {};     // the reverse
+  StackSlice encoder = {};     // empty on stages of the decoder
+  StackSlice decoder = {};     // empty on stages of the encoder
   bool embeds_encoder = true;  // the encoder begins here
   bool embeds_decoder = true;  // the decoder begins here
   bool has_head = true;        // the model ends here: logits, loss
@@ -30,7 +30,7 @@ T5Chunk whole_t5(const TransformerConfig& config);
 // encoder evenly, the others those of the decoder. REQUIRES: t5_pipeline_problems() finds none.
 T5Chunk t5_chunk(const ParallelConfig& parallel, const TransformerConfig& config, int64_t stage);
 
-// Why the layers cannot be laid out so, one sentence each; empty when they can.
+// Reasons why the layers cannot have this layout, one sentence each; empty if they can.
 std::vector<std::string> t5_pipeline_problems(const ParallelConfig& parallel,
                                               const TransformerConfig& config);
 

@@ -12,11 +12,11 @@ namespace megatron {
 // Settings that T5 does not support, a sentence each; empty without one.
 std::vector<std::string> t5_run_problems(const RunConfig& config);
 
-// Spans of text that sentinels stand for, on data of sentences: what `megatron pretrain-t5` trains.
+// The task of `megatron pretrain-t5`: span corruption with sentinels, on datasets of sentences.
 class T5Task final : public ModelTask {
  public:
-  // `config` is resolved and has padded_vocab_size. Throws ConfigError for what T5 has not, and
-  // when the tokenizer has no padding, no end or no sentinels.
+  // `config` is resolved and has padded_vocab_size. Throws ConfigError for settings that T5 does
+  // not support, and if the tokenizer has no padding, end or sentinel tokens.
   T5Task(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
   ~T5Task() override { close(); }
 

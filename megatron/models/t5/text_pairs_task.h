@@ -10,8 +10,7 @@
 
 namespace megatron {
 
-// Texts with the texts that a model is to write for them: sources.text(i) and targets.text(i),
-// without special tokens.
+// Pairs of texts, sources.text(i) and targets.text(i), without special tokens.
 struct TextPairs {
   TokenizedTexts sources;
   TokenizedTexts targets;
@@ -19,9 +18,9 @@ struct TextPairs {
   int64_t num_pairs() const { return targets.num_texts(); }
 };
 
-// Writing a text for a text, in epochs: what `megatron finetune` trains of a T5. Encoder and labels
-// are cut so that the end token fits; the decoder reads the labels one step later. The loss is that
-// of transformers: the mean over the labels of a microbatch.
+// The task of `megatron finetune` for a T5: sequence to sequence, in epochs. Sources and labels are
+// truncated so that the end token fits; the decoder reads the labels shifted by one. As in
+// transformers, the loss is the mean over the labels of a microbatch.
 class TextPairsTask final : public ModelTask {
  public:
   struct Data {
@@ -31,11 +30,11 @@ class TextPairsTask final : public ModelTask {
   struct Ids {
     int64_t pad = 0;
     int64_t eos = 0;
-    int64_t start = 0;  // what the decoder begins with
+    int64_t start = 0;  // first token of the decoder
   };
 
-  // Throws ConfigError for what T5 has not. `config` is resolved: eval_iters batches hold the
-  // validation pairs, and eval_interval is the number of iterations of an epoch.
+  // Throws ConfigError for settings that T5 does not support. `config` is resolved: eval_iters
+  // batches hold the validation pairs, and eval_interval is the number of iterations of an epoch.
   TextPairsTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data,
                 const Ids& ids);
   ~TextPairsTask() override { close(); }

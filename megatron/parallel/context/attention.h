@@ -6,8 +6,8 @@
 namespace megatron {
 
 // attention() on a sequence that is spread over ranks. A rank has the queries, keys and values of
-// its two chunks (ContextParallel) and computes their outputs. How keys meet the queries of other
-// ranks depends on cp.exchange:
+// its two chunks (ContextParallel) and computes their outputs. cp.exchange selects how ranks
+// exchange them:
 //
 //   kP2p         Keys and values travel around a ring, two chunks of a rank at a time, beside
 //                the attention to those before them (Liu et al. 2023, arXiv:2310.01889). The parts

@@ -5,8 +5,8 @@
 #include "megatron/ops/attention.h"
 #include "megatron/parallel/parallel_context.h"
 
-// What the ways to attend in chunks (context/attention.h) have in common. A rank has two chunks of
-// equal length, one after the other.
+// The common part of the implementations of chunked attention (context/attention.h). A rank has two
+// chunks of equal length, one after the other.
 namespace megatron {
 
 // Tokens [begin, begin + count) of heads.
@@ -36,13 +36,13 @@ struct ChunkedAttention {
   ChunkedAttention(const Tensor& qkv, const AttentionOptions& options, const ContextParallel& cp);
 
   int64_t whole() const { return 2 * cp.size() * length; }
-  // Do scores or dropout depend on the positions of queries and keys, beyond their order?
+  // True if scores or dropout depend on the positions of queries and keys, not only on their order.
   bool depends_on_positions() const {
     return options.document_starts.defined() || options.alibi_slopes.defined() ||
            options.window > 0 || options.dropout.is_active();
   }
-  // Of the queries of this rank's chunk 0 or 1, for positions of the first query and the first key.
-  // `starts` is what the settings borrow.
+  // Settings for the queries of this rank's chunk 0 or 1, given the positions of the first query
+  // and the first key. They borrow `starts`.
   kernels::AttentionSettings settings(size_t chunk, int64_t query_offset, int64_t key_offset,
                                       int64_t head_size, Tensor& starts) const;
 };

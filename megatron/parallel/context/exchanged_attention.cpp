@@ -20,7 +20,7 @@ struct Piece {
   int64_t first_head;  // among those of the tensor-parallel rank
 };
 
-// What the backward pass of a piece needs.
+// The saved tensors of a piece for its backward pass.
 struct SavedPiece {
   Tensor qkv, y, lse;
 };

@@ -19,7 +19,7 @@ namespace megatron {
 
 struct ExchangePiece {
   int64_t first_sample = 0, num_samples = 0;
-  // Of a rank's heads, as a fraction of `num_groups`.
+  // The piece of a rank's heads, as a fraction of `num_groups`.
   int64_t first_group = 0, groups = 0, num_groups = 1;
 };
 

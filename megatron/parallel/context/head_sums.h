@@ -33,13 +33,13 @@ class HeadSums {
   // (kernels::merge_attention). lse [b, heads, 2 n] is that of the sum; the first term's is there.
   void merge(const HeadsRegion& region, const kernels::ConstHeadsView& term, TensorView lse,
              const Tensor& term_lse);
-  // Adds what has been left for later.
+  // Adds the deferred terms.
   void settle() { apply_deferred(false); }
   // Rounds the sums into `out`. Call it once, after the last term.
   void finish();
 
  private:
-  // Where the sum of a region is.
+  // The location of a region's sum.
   enum class Place { kNowhere, kOut, kSums };
   struct Term {
     HeadsRegion region;

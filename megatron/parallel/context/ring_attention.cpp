@@ -65,7 +65,7 @@ class KeyRing {
 
  private:
   Tensor& block(int step) { return blocks_[static_cast<size_t>(step) % 2]; }
-  // What goes around of the block of a step.
+  // The part of a step's block that is sent around the ring.
   TensorView sent(int step) {
     return block(step).slice(0, num_sent_chunks(neighbour(a_.cp, -step)) * a_.length).view();
   }
@@ -167,7 +167,7 @@ struct RingCall {
   HeadsRegion keys() const { return {part.first_key, part.num_keys, half, num_halves}; }
 };
 
-// Those of a rank's own block in the backward pass: at least two, where a part can be halved.
+// The calls for a rank's own block in the backward pass: at least two, if a part can be halved.
 std::vector<RingCall> own_calls(const ChunkedAttention& a) {
   std::vector<RingCall> calls;
   for (const RingPart& part : parts_of_step(a, 0)) calls.push_back({part});
@@ -188,7 +188,7 @@ class RingGradients {
         dy_(kernels::heads_of(dy.view(), a.options.num_heads)),
         lse_(lse) {}
 
-  // Of qkv.
+  // Computes the gradient of qkv.
   void run(Tensor& dqkv) {
     const auto out = kernels::split_qkv(dqkv.view(), a_.options.num_heads, groups_);
     HeadSums dq(out.q, groups_, sums_in_fp32(a_), stream_);
@@ -250,7 +250,7 @@ class RingGradients {
     return call.num_halves == 2 ? heads : half_of(heads, call.half, groups_);
   }
 
-  // Of the queries q of a call.
+  // The log-sum-exp of the queries q of a call.
   Tensor lse_of(const RingCall& call, const ConstHeadsView& q) {
     if (call.part.num_queries == 1) {
       if (!lse_by_chunk_.defined()) separate_chunks();

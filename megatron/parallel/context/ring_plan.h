@@ -18,20 +18,22 @@ struct RingPart {
   int64_t key_offset;    // matter, chunks are counted from the first of the part
 };
 
-// What `rank` of `size` computes with the block of `source`: all pairs of a query and a key that it
-// may see. A rank computes as much with each block of another rank, and all ranks as much with
-// their own. It takes one call, because what is adjacent at a rank can be attended to at once;
-// with `by_position`, queries and keys of a part are adjacent in the sequence, and all ranks need
-// two calls, three for their own block.
+// The calls in which `rank` of `size` attends to the block of `source`: together all visible pairs
+// of a query and a key. The work is equal for all blocks of other ranks, and all ranks have equal
+// work for their own block. One call suffices, because it can cover chunks that are adjacent in
+// memory; with `by_position`, queries and keys of a call are adjacent in the sequence, so a block
+// takes two calls, the own block three.
 //
 // Parts are ordered by the keys that they touch first; the last part of the own block is that of
 // chunk 0, whose keys the parts before it touch, too.
 std::vector<RingPart> ring_parts(int rank, int source, int size, bool by_position);
 
-// The chunks of the block of `source`, from its first on, that `rank` sees: 1 or 2.
+// The number of chunks of the block of `source`, from its first on, that are visible to `rank`: 1
+// or 2.
 int64_t num_seen_chunks(int rank, int source);
 
-// Those that some rank behind `source` sees, and that go around the ring.
+// The number of chunks that are visible to a rank behind `source` and are therefore sent around the
+// ring.
 int64_t num_sent_chunks(int source);
 
 }  // namespace megatron

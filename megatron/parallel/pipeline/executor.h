@@ -11,13 +11,13 @@
 
 namespace megatron {
 
-// What a chunk makes of a microbatch.
+// Result of a chunk's forward pass on a microbatch.
 struct ChunkOutput {
   Activations activations;            // for the next chunk; empty where the model ends
   std::vector<Variable> losses = {};  // scalars to differentiate; any chunk may have some
 };
 
-// What a stage does in each step; the executor knows no model.
+// The work of a stage in each step; the executor does not depend on a model.
 struct StageWork {
   // Runs the forward pass of a chunk on a microbatch. `activations` come from the chunk before and
   // are empty where the model begins. In grad mode when a backward pass follows.
@@ -32,14 +32,14 @@ struct StageWork {
 // each loss with `seed` [].
 void run_backward(const ChunkOutput& output, const Grads& gradients, const Tensor& seed);
 
-// Opens the lanes that run_pipeline() will use, by a first message through each. On a GPU the first
-// message makes the host wait for the other end; in the middle of a plan two stages could wait for
-// each other so. Every stage calls it once; is_ring: for an interleaved schedule.
+// Connects the groups that run_pipeline() uses, by a first message through each. On a GPU the first
+// message blocks the host until the other end is ready, which could deadlock two stages in the
+// middle of a plan. Every stage calls it once; is_ring: for an interleaved schedule.
 void open_links(const PipelineLinks& links, int stage, int stages, bool is_ring, Stream stream);
 
 // Runs one stage's steps in their order. Receives what the next step needs while a step computes;
 // on a GPU sends and receives run beside the computation. Activations that were sent are freed,
-// except for what their graph has captured. With one stage and one chunk nothing is moved.
+// except for what their graph has captured. With one stage and one chunk there are no transfers.
 //
 // Every stage of the pipeline calls it with the plan of its own place in `shape` and the boundary
 // of each of its chunks. `stream` is that of the model.

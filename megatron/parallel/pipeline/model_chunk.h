@@ -7,13 +7,13 @@
 
 namespace megatron {
 
-// The part of a stack of layers that is in one place: a pipeline stage, or one of the several that
-// an interleaved schedule gives each stage (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
+// A consecutive part of a stack of layers: a pipeline stage, or one of the several that an
+// interleaved schedule gives each stage (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
 struct ModelChunk {
   int64_t first_layer = 0;
   int64_t num_layers = 0;
-  bool has_embedding = true;  // the model begins here
-  bool has_head = true;       // and ends here: final norm, logits, loss
+  bool has_embedding = true;  // includes the beginning of the model
+  bool has_head = true;       // includes its end: final norm, logits, loss
 
   bool operator==(const ModelChunk&) const = default;
 };
@@ -22,11 +22,11 @@ struct ModelChunk {
 ModelChunk whole_model(int64_t num_layers);
 
 // The chunks of a pipeline stage, in the order of the layers: one, or virtual_pipeline many. Layers
-// divide evenly but for a first and a last stage of their own sizes; an embedding or a loss that is
-// accounted for takes the place of one layer. REQUIRES: pipeline_problems() finds none.
+// divide evenly, except for first and last stages of given sizes; an embedding or a loss that
+// counts in the split takes the place of one layer. REQUIRES: pipeline_problems() finds none.
 std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_layers, int stage);
 
-// Why the layers cannot be laid out so, one sentence each; empty when they can.
+// Reasons why the layers cannot have this layout, one sentence each; empty if they can.
 std::vector<std::string> pipeline_problems(const ParallelConfig& config, int64_t num_layers);
 
 // Chunks in each stage: 1 without an interleaved schedule.

@@ -38,8 +38,8 @@ std::vector<PipelineStep> training_steps(const PipelineShape& shape);
 // All forward passes and nothing else, in the order of training_steps().
 std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape);
 
-// The part of an iteration in which a stage waits for others, when all chunks take equally long:
-// (stages - 1) / (chunks microbatches + stages - 1).
+// The fraction of an iteration that a stage idles (pipeline bubble) if all chunks take equally
+// long: (stages - 1) / (chunks microbatches + stages - 1).
 double bubble_fraction(const PipelineShape& shape);
 
 }  // namespace megatron

@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// What the backward pass needs of a layer and its input.
+// The saved tensors of a layer for its backward pass.
 struct Saved {
   const Fp8Layer* fp8;
   LinearSaved linear;
@@ -45,8 +45,8 @@ bool gathers_in_fp8(const Fp8Layer& fp8, const Tensor& part, const TensorParalle
          part.rows().size(0) % 16 == 0;
 }
 
-// Of [s/tp, b, ..] with sequence parallelism. All ranks round with the scale of all rows, so the
-// result is that of rounding what was gathered, for a byte an element.
+// Gathers [s/tp, b, ..] with sequence parallelism. All ranks round with the scale of all rows, so
+// the result equals rounding after the gather, at one byte per element.
 Whole whole(const Fp8Layer& fp8, Fp8Tensor which, const Tensor& part, Fp8Parts parts,
             const TensorParallel& tp) {
   if (!gathers_in_fp8(fp8, part, tp)) {
@@ -63,7 +63,7 @@ Whole whole(const Fp8Layer& fp8, Fp8Tensor which, const Tensor& part, Fp8Parts p
   return {std::move(x), part.shape().with(0, part.size(0) * tp.size())};
 }
 
-// Does the backward pass need a layer's input?
+// True if the backward pass needs a layer's input.
 bool keeps_input(const Fp8Linear& layer) { return grad_enabled() && layer.weight.requires_grad(); }
 
 // The parts of its input that a layer needs, if it keeps some for the backward pass.

@@ -20,7 +20,7 @@
 // (TensorParallel::overlaps_products).
 namespace megatron {
 
-// A linear layer: its side in FP8, which must outlive the backward pass, and its parameters.
+// A linear layer: its FP8 state, which must outlive the backward pass, and its parameters.
 struct Fp8Linear {
   const Fp8Layer& fp8;
   Variable weight;

@@ -76,8 +76,8 @@ class ColumnParallelLinear final : public Module {
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 
-  // From now on the weight is rounded, unless it makes logits: for inference, without FP8. weight()
-  // then has the numbers alone.
+  // Quantizes the weight for inference without FP8, unless it makes logits. weight() then returns
+  // the quantized values without scales.
   void round_weight(InferenceWeights form) const;
   bool has_rounded_weight() const;
 
@@ -106,7 +106,7 @@ class RowParallelLinear final : public Module {
                     const Placement& placement);
   ~RowParallelLinear() override;
 
-  // May give y in parts [p, s, b, out] (linear_split_k()) if `may_split_k`.
+  // With `may_split_k` y may be split-K partial sums [p, s, b, out] (linear_split_k()).
   Variable forward_without_bias(const Variable& x, const DropoutKey& adapter_dropout = {},
                                 bool may_split_k = false) const;
   const Variable& bias() const { return bias_; }
@@ -115,8 +115,8 @@ class RowParallelLinear final : public Module {
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 
-  // From now on the weight is rounded, unless it makes logits: for inference, without FP8. weight()
-  // then has the numbers alone.
+  // Quantizes the weight for inference without FP8, unless it makes logits. weight() then returns
+  // the quantized values without scales.
   void round_weight(InferenceWeights form) const;
   bool has_rounded_weight() const;
 
@@ -130,7 +130,7 @@ class RowParallelLinear final : public Module {
   std::optional<RowParallelLora> adapter_;
 };
 
-// What the two layers compute, with the weight of another module (tied embeddings, adapters).
+// The computation of the two layers with the weight of another module (tied embeddings, adapters).
 //   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);

@@ -16,7 +16,7 @@
 //   gather_for_equal_ranks              all_gather                   keep own slice
 //   reduce_scatter_to_sequence_region   reduce_scatter               all_gather
 //
-// Out of place. A group of one makes each of them the identity, without a copy.
+// Out of place. In a group of one each of them is the identity, without a copy.
 namespace megatron {
 
 Variable copy_to_tensor_region(const Variable& x, const TensorParallel& tp);

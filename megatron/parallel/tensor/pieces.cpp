@@ -14,7 +14,7 @@ struct Batch {
   int first_step;
   int count;
 };
-// All other ranks, in rising order: 1, 2, 4, .. at a time.
+// Groups all other ranks, in rising order, into batches of 1, 2, 4, ..
 std::vector<Batch> batches_of(int ranks) {
   std::vector<Batch> batches;
   int size = 1;

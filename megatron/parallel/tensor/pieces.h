@@ -13,11 +13,11 @@
 // Pieces go directly from rank to rank.
 namespace megatron {
 
-// The fewest rows that a GPU multiplies in a kernel of their own: with fewer, the kernel loses more
-// time than the transfers beside it save. The CPU takes any number.
+// Minimum number of rows of a piece on a GPU: below it, the smaller kernels lose more time than the
+// overlap saves. The CPU has no minimum.
 inline constexpr int64_t kMinPieceRows = 1024;
 
-// Has a slice [s/tp, .., features] of the sequence enough rows, on the stream's device?
+// True if a slice [s/tp, .., features] of the sequence has enough rows, on the stream's device.
 bool worth_overlapping(const Shape& slice, Stream stream);
 
 // Uses or makes rows [first, first + n) of the whole sequence: one piece or several.

@@ -56,7 +56,7 @@ class MaskedMean {
                                  divisor.defined() ? divisor.view() : ConstView{}, losses.stream());
     return mean_;
   }
-  // Of losses that are not known yet.
+  // The gradient before the losses are known.
   Tensor gradient(const Tensor& dmean) {
     kernels::fill(losses_.view(), 0, losses_.stream());
     mean();  // counts
@@ -101,7 +101,7 @@ class ProductGradients {
     kernels::sum_rows(dbias_.view(), dlogits.rows(), beta_, dlogits.stream());
     beta_ = 1;
   }
-  // Of x, weight and bias.
+  // The gradients of x, weight and bias.
   Grads finish() { return {dx_->finish(), dweight_.result(), dbias_.result()}; }
 
  private:
@@ -130,7 +130,7 @@ class LogitScaling {
       kernels::scale(x, x, multiplier_, stream);
     }
   }
-  // Of the logits of the last apply().
+  // The gradient of the logits of the last apply().
   void apply_gradient(Tensor& dlogits) const {
     const Stream stream = dlogits.stream();
     const TensorView dx = dlogits.view();
