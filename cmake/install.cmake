@@ -1,5 +1,6 @@
-# `cmake --install`: the program, the headers that those of include/megatron need, and one static
-# library with everything but the commands, for find_package(megatron).
+# `cmake --install`: component runtime: the program, its manual page and completions; component
+# development: the headers that those of include/megatron need, and one static library with everything
+# but the commands, for find_package(megatron).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -26,10 +27,27 @@ add_custom_target(megatron_archive ALL DEPENDS ${archive})
 # The required headers are determined at installation.
 install(CODE "set(MG_SOURCE_DIR [[${PROJECT_SOURCE_DIR}]])
 set(MG_GENERATED_DIR [[${MG_GENERATED_DIR}]])
-set(MG_INCLUDE_NAME [[${CMAKE_INSTALL_INCLUDEDIR}]])")
-install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
-install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+set(MG_INCLUDE_NAME [[${CMAKE_INSTALL_INCLUDEDIR}]])" COMPONENT development)
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake COMPONENT development)
+install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+
+# The manual page has the text of `megatron --help`.
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/megatron.1
+  COMMAND $<TARGET_FILE:megatron> --help > ${CMAKE_BINARY_DIR}/commands.txt
+  COMMAND awk -v version=${PROJECT_VERSION} -f ${PROJECT_SOURCE_DIR}/packaging/man_page.awk
+    ${CMAKE_BINARY_DIR}/commands.txt > ${CMAKE_BINARY_DIR}/megatron.1
+  DEPENDS megatron ${PROJECT_SOURCE_DIR}/packaging/man_page.awk COMMENT "Writing the manual page" VERBATIM)
+add_custom_target(megatron_man ALL DEPENDS ${CMAKE_BINARY_DIR}/megatron.1)
+# A package may bring its libraries: those that the program needs and those that they need.
+set_target_properties(megatron PROPERTIES INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/megatron")
+target_link_options(megatron PRIVATE "LINKER:--disable-new-dtags")
+install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+install(FILES ${CMAKE_BINARY_DIR}/megatron.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
+install(FILES packaging/megatron.bash RENAME megatron
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT runtime)
+install(FILES packaging/_megatron DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT runtime)
+install(FILES packaging/megatron.fish
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT runtime)
 
 # Libraries without a CMake package, or with one that names absolute paths: MPI's C interface,
 # oneDNN, those of the tokenizers, of Parquet, the static protobuf, and that of the server.
@@ -61,4 +79,4 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/megatronConfig.cmake
   ${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake megatron/training/private_protobuf.map
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/megatron)
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/megatron COMPONENT development)

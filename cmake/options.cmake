@@ -35,9 +35,16 @@ if(MG_UNITY)
   list(APPEND MG_WARNINGS -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()
 
+# Portable: everything for processors with AVX2, the CPU kernels also for later ones
+# (cmake/cpu_variants.cmake).
+set(MG_MARCH ${MG_CPU_ARCH})
+if(MG_CPU_ARCH STREQUAL "portable")
+  set(MG_MARCH x86-64-v3)
+endif()
+
 add_library(mg_flags INTERFACE)
 target_compile_options(mg_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:${MG_WARNINGS};-Wpedantic;-march=${MG_CPU_ARCH};-ffp-contract=$<IF:$<BOOL:$<TARGET_PROPERTY:MG_SEPARATE_ROUNDING>>,off,on>>")
+  "$<$<COMPILE_LANGUAGE:CXX>:${MG_WARNINGS};-Wpedantic;-march=${MG_MARCH};-ffp-contract=$<IF:$<BOOL:$<TARGET_PROPERTY:MG_SEPARATE_ROUNDING>>,off,on>>")
 if(MG_SANITIZE)
   # Without checks that the address sanitizer covers or that more than double the time to compile.
   target_compile_options(mg_flags INTERFACE

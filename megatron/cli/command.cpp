@@ -26,6 +26,7 @@
 #include "megatron/core/signal_cleanup.h"
 #include "megatron/core/terminate.h"
 #include "megatron/frontends/scripts.h"
+#include "megatron/kernels/instruction_set.h"
 #include "megatron/settings/edit_distance.h"
 #include "megatron/settings/flag_table.h"
 
@@ -156,6 +157,7 @@ int run_program(int argc, const char* const* argv, Commands commands) {
   try {
     words = frontends::words_of_python(words);
     expect_possible_threads();
+    kernels::expect_possible_instruction_set();
     return code_of_output(run_command(words, commands));
   } catch (const Error& error) {
     print_error(error.what());

@@ -14,6 +14,7 @@
 #include "megatron/core/log.h"
 #include "megatron/core/parts.h"
 #include "megatron/device/cuda.h"
+#include "megatron/kernels/instruction_set.h"
 #include "megatron/launch/supervisor.h"
 #include "megatron/settings/flag_table.h"
 
@@ -82,6 +83,7 @@ int env(std::span<const std::string> words) {
   print("platform", platform());
   print("program", launch::own_program());
   print("compiler", __VERSION__);
+  print("CPU kernels", std::string(kernels::instruction_set()));
   print("built for GPUs", cuda::kIsBuilt ? "yes" : "no");
   print("hardware threads", std::to_string(std::thread::hardware_concurrency()));
   const double memory =

@@ -135,6 +135,11 @@ TEST_F(BadFlagsTest, NumbersThatNoMachineHas) {
               ElementsAre(HasSubstr("--split \"nan,1,1\" must be finite numbers")));
 }
 
+TEST_F(BadFlagsTest, AnUnknownInstructionSetIsRefused) {
+  EXPECT_THAT(errors_of(run("env", {}, {.environment = {{"MEGATRON_CPU", "sse2"}}})),
+              ElementsAre(StartsWith("environment variable MEGATRON_CPU is sse2, ")));
+}
+
 // A name that JSON cannot hold: found before training, not when the first checkpoint is written.
 TEST_F(BadFlagsTest, NamesThatAreNotUtf8) {
   EXPECT_THAT(refused(golden_flags().with("--save", "n\xff").with("--save-interval", "2")),
