@@ -31,16 +31,25 @@ struct DTypeName {
   DType dtype;
 };
 constexpr DTypeName kDTypeNames[] = {
-    {"F64", DType::kFloat64},   {"I64", DType::kInt64},   {"U64", DType::kUInt64},
-    {"F32", DType::kFloat32},   {"I32", DType::kInt32},   {"U32", DType::kUInt32},
-    {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16}, {"I16", DType::kInt16},
-    {"U16", DType::kUInt16},    {"I8", DType::kInt8},     {"U8", DType::kUInt8},
+    {"F64", DType::kFloat64},
+    {"I64", DType::kInt64},
+    {"U64", DType::kUInt64},
+    {"F32", DType::kFloat32},
+    {"I32", DType::kInt32},
+    {"U32", DType::kUInt32},
+    {"BF16", DType::kBFloat16},
+    {"F16", DType::kFloat16},
+    {"I16", DType::kInt16},
+    {"U16", DType::kUInt16},
+    {"I8", DType::kInt8},
+    {"U8", DType::kUInt8},
     {"BOOL", DType::kBool},
+    {"F8_E4M3", DType::kFloat8E4M3},
+    {"F8_E5M2", DType::kFloat8E5M2},
 };
 // Types of newer files that this program does not support.
-constexpr std::string_view kForeignDTypes[] = {"F8_E5M2",     "F8_E4M3",     "F8_E8M0",
-                                               "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3",
-                                               "F6_E3M2",     "F4",          "C64"};
+constexpr std::string_view kForeignDTypes[] = {"F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3",
+                                               "F6_E3M2", "F4",          "C64"};
 
 // One tensor from the header, not validated yet.
 struct HeaderEntry {

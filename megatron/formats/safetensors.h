@@ -26,7 +26,8 @@ namespace megatron {
 //
 // The constructor throws IoError, or FormatError with path and offset if the format is violated:
 // the ranges of the tensors must tile the file without gap or overlap; dtype, shape and bytes must
-// agree; names must be distinct. Unsupported element types (float8, complex) throw Unsupported.
+// agree; names must be distinct. Unsupported element types (of 4 and 6 bits, F8_E8M0,
+// complex) throw Unsupported.
 // Allocates at most a small multiple of the header's size for any input.
 class SafetensorsFile {
  public:

@@ -189,7 +189,7 @@ TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
 
 TEST_F(SafetensorsTest, NamesTypesItDoesNotRead) {
   write_text_atomically(
-      path_, with_size(R"({"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", "x"));
+      path_, with_size(R"({"w":{"dtype":"F8_E8M0","shape":[1],"data_offsets":[0,1]}})", "x"));
   EXPECT_THROW(SafetensorsFile{path_}, Unsupported);
 }
 

@@ -72,7 +72,6 @@ constexpr const char* kCommonFields[] = {
     "pretraining_tp",
     "problem_type",
     "pruned_heads",
-    "quantization_config",
     "remove_invalid_values",
     "repetition_penalty",
     "return_dict",
@@ -244,6 +243,14 @@ HfBinding* HfBinding::object(const char* name) {
   return inside.get();
 }
 
+std::vector<HfBinding*> HfBinding::objects() {
+  std::vector<HfBinding*> found;
+  for (const auto& [name, value] : from_->items()) {
+    if (value.is_object()) found.push_back(object(name.c_str()));
+  }
+  return found;
+}
+
 void HfBinding::size(const char* name, int64_t& setting) {
   bind(setting);
   if (!reads()) return write(name, setting);
@@ -344,6 +351,7 @@ void HfBinding::ignore(std::span<const char* const> names) {
 }
 
 void HfBinding::report_unknown() const {
+  if (ignores_others_) return;
   for (const auto& [name, object] : objects_) object->report_unknown();
   for (const auto& [name, value] : from_->items()) {
     const bool is_common =

@@ -96,6 +96,8 @@ class HfBinding {
   void only(const char* name, const char* value, std::string_view why);
   // Fields without effect on the model.
   void ignore(std::span<const char* const> names);
+  // No field of the object, or of those inside, is reported as unknown.
+  void ignore_others() { ignores_others_ = true; }
 
   template <class T>
   bool is_bound(const T& setting) const {
@@ -119,6 +121,8 @@ class HfBinding {
   std::optional<int64_t> token(const char* name);
   // Reading: nullptr without a field that is an object. Writing: a new object.
   HfBinding* object(const char* name);
+  // Reading: the fields that are objects.
+  std::vector<HfBinding*> objects();
   bool is_empty() const;
   void unsupported(const char* name, std::string_view why);
 
@@ -143,6 +147,7 @@ class HfBinding {
   const nlohmann::json* from_ = nullptr;
   nlohmann::json* to_ = nullptr;
   HfReport& report_;
+  bool ignores_others_ = false;
   std::set<std::string, std::less<>> known_;
   std::map<std::string, std::string, std::less<>> older_;
   std::map<std::string, std::unique_ptr<HfBinding>> objects_;

@@ -15,6 +15,7 @@
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/hf/class_names.h"
 #include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/hf/quantized.h"
 
 namespace megatron {
 namespace {
@@ -175,6 +176,17 @@ HfModel model_of(const HfFamily& family, const fs::path& file, const json& docum
     fields.number("initializer_range", config.init_method_std, 0.02);
   }
   read_dtype(fields, config);
+  model.quantization = read_quantization(fields);
+  const auto has_transposed_weights = [&] {
+    return std::ranges::any_of(family.names(config).rules, [](const NameRule& rule) {
+      return rule.layout == Layout::kTranspose || rule.layout == Layout::kQkvThirdsTranspose;
+    });
+  };
+  if (model.quantization != nullptr && has_transposed_weights()) {
+    fields.unsupported("quantization_config",
+                       fmt::format("quantized weights of a {} are not read; use the original model",
+                                   family.model_type));
+  }
   fields.report_unknown();
   if (!report.malformed.empty() || !report.unsupported.empty()) return model;
   config = resolved(config);
@@ -238,12 +250,6 @@ HfModel read_hf_config(const fs::path& path) {
   const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
   const json document = document_in(file);
   const HfFamily& family = family_of(file, document);
-  if (document.contains("quantization_config") && !document["quantization_config"].is_null()) {
-    throw Unsupported(
-        fmt::format("{}: quantization_config: quantized weights are not read; use "
-                    "the original model",
-                    file.string()));
-  }
   HfReport report;
   HfModel model = model_of(family, file, document, report);
   if (!report.malformed.empty())

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 
 // The config.json of Hugging Face models.
 namespace megatron {
+
+class Quantization;
 
 // The problem_type of a classifier with independent classes.
 inline constexpr std::string_view kHfMarks = "multi_label_classification";
@@ -31,6 +34,9 @@ struct HfModel {
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> pad_token_id;
   std::optional<int64_t> decoder_start_token_id;  // of a T5
+  // How the folder's weights are quantized (quantized.h); null: plain. A folder is written with
+  // plain weights.
+  std::shared_ptr<const Quantization> quantization = nullptr;
 };
 
 // Reads <path>/config.json, or the file `path` itself. The eos_token_id of generation_config.json

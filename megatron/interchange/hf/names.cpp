@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/formats/safetensors.h"
+#include "megatron/interchange/hf/quantized.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/models/model_specs.h"
 
@@ -18,6 +22,32 @@ LayoutSizes sizes_of(const HfModel& model) {
   const TransformerConfig& config = model.transformer;
   return {config.num_attention_heads, config.num_query_groups, config.kv_channels,
           model.vocab_size};
+}
+
+bool is_zero(const StoredTensor& tensor) {
+  const FileElements elements = whole_elements(tensor);
+  return std::ranges::all_of(bytes_of(elements.view),
+                             [](std::byte b) { return b == std::byte{0}; });
+}
+
+// The folder without quantized weights.
+std::shared_ptr<const ShardedWeights> plain_weights(
+    const std::shared_ptr<const ShardedWeights>& folder, const HfModel& model) {
+  if (model.quantization == nullptr) return folder;
+  const auto plain = dequantized(folder, *model.quantization, model.transformer.params_dtype);
+  // Compat: AutoGPTQ gives each linear layer a bias, of zeros where the model has none.
+  const NameTable table = hf_names(*model.family, model.transformer);
+  std::set<std::string> known;
+  for (const TensorMapping& tensor : mapped(table, hf_tensors(model))) {
+    known.insert(tensor.theirs.begin(), tensor.theirs.end());
+  }
+  StoredSection tensors = plain->tensors();
+  std::erase_if(tensors, [&](const auto& entry) {
+    const std::string& name = entry.first;
+    return name.ends_with(".bias") && !known.contains(name) &&
+           !known.contains(std::string(table.optional_prefix) + name) && is_zero(entry.second);
+  });
+  return std::make_shared<const ShardedWeights>(folder->path(), std::move(tensors));
 }
 
 }  // namespace
@@ -46,8 +76,8 @@ std::vector<TensorSpec> hf_tensors(const HfModel& model) {
 
 StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const HfModel& model) {
-  return open_mapped(file, hf_names(*model.family, model.transformer), hf_tensors(model),
-                     sizes_of(model));
+  return open_mapped(plain_weights(file, model), hf_names(*model.family, model.transformer),
+                     hf_tensors(model), sizes_of(model));
 }
 
 namespace {
@@ -68,7 +98,7 @@ void add_pooler(const ShardedWeights& file, const HfModel& model, std::vector<Te
 
 CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model,
                                       HfPooler pooler) {
-  const auto file = std::make_shared<const ShardedWeights>(directory);
+  const auto file = plain_weights(std::make_shared<const ShardedWeights>(directory), model);
   const auto count = static_cast<int64_t>(file->tensors().size());
   if (model.transformer.num_layers > count) {  // before a list of its parameters is made
     throw FormatError(fmt::format("{}: config.json says {} layers, but the weights are {} tensors",

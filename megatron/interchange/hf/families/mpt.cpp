@@ -13,7 +13,13 @@ void bind_mpt_attention(HfBinding& f, TransformerConfig& c) {
     return f.unsupported(kAttention, "it must be an object that says alibi is true");
   }
   attention->number_or_null("softmax_scale", c.softmax_scale, 0.0);
-  attention->number("attn_pdrop", c.attention_dropout, 0.0);
+  // Compat: transformers 5 takes only an integer, which no dropout is.
+  int64_t none = 0;
+  if (f.reads() || c.attention_dropout != 0.0) {
+    attention->number("attn_pdrop", c.attention_dropout, 0.0);
+  } else {
+    attention->size_from_zero("attn_pdrop", none, 0);
+  }
   attention->only("alibi", true, "positions are those of ALiBi here");
   attention->only("alibi_bias_max", int64_t{8}, "the slopes of ALiBi end at 2^-8 here");
   attention->only("qk_ln", false, "queries and keys have no norm here");

@@ -226,6 +226,10 @@ void bind_hf_query_scalar(HfBinding& fields, TransformerConfig& config, const ch
   const double scale = config.softmax_scale;
   double scalar = scale == 0.0 ? static_cast<double>(config.kv_channels)
                                : whole_if_exact(1.0 / (scale * scale), scale, inverse_root);
+  int64_t whole = std::llround(scalar);
+  if (!fields.reads() && static_cast<double>(whole) == scalar) {
+    return fields.size(name, whole);  // Compat: transformers 5 refuses 256.0
+  }
   fields.number(name, scalar, otherwise);
   if (fields.reads() && scalar > 0.0) config.softmax_scale = inverse_root(scalar);
 }
