@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "megatron/core/file.h"
 #include "megatron/interchange/hf/folder.h"
@@ -153,17 +154,16 @@ TEST_F(QuantizedErrors, NamesMethodsAndSettingsThatAreNotRead) {
 }
 
 TEST_F(QuantizedErrors, NamesTensorsThatAreMissingOrDoNotFit) {
-  const auto integers = [](const Shape& shape) {
-    return Tensor(zeros(shape, DType::kInt32, Stream{}));
-  };
+  const auto integers = [](const Shape& shape) { return zeros(shape, DType::kInt32, Stream{}); };
   EXPECT_THAT(with_tensor("gptq", "mlp.up_proj.qzeros", {}),
               HasSubstr("layers.0.mlp.up_proj.qzeros is missing, expected a tensor of 2 axes"));
   EXPECT_THAT(with_tensor("gptq", "mlp.up_proj.scales", integers({3, 96})),
               HasSubstr("scales is [3, 96] of int32, expected [2, 96]"));
   EXPECT_THAT(with_tensor("gptq", "mlp.up_proj.qzeros", integers({2, 7})),
               HasSubstr("expected zero points of 2, 3, 4 or 8 bits of 96 rows"));
-  EXPECT_THAT(with_tensor("gptq", "mlp.down_proj.g_idx", full({96}, 3.0f, DType::kInt32, {})),
-              HasSubstr("g_idx has group 3, but there are 3"));
+  EXPECT_THAT(
+      with_tensor("gptq", "mlp.down_proj.g_idx", tensor_of(std::vector<int32_t>(96, 3), {96})),
+      HasSubstr("g_idx has group 3, but there are 3"));
   EXPECT_THAT(with_tensor("gptq", "mlp.down_proj.g_idx", integers({95})),
               HasSubstr("expected 96 groups"));
   EXPECT_THAT(with_tensor("gptq", "mlp.down_proj.qweight", integers({23, 64})),

@@ -30,7 +30,7 @@ QuantizedWeight awq_weight(const ShardedWeights& folder, const std::string& laye
   const int64_t words = packed[1];
   const int64_t out = words * kNumbersOfWord;
   const int64_t groups = packed_zeros[0];
-  if (packed_zeros[1] != words || groups < 1 || in % groups != 0) {
+  if (packed_zeros[1] != words || in % groups != 0) {
     refuse_part(folder, zeros, fmt::format("[groups of the {} inputs, {}]", in, words));
   }
   const Shape want = {groups, out};

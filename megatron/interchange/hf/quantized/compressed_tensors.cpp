@@ -160,7 +160,8 @@ class CompressedTensors final : public Quantization {
     const std::string sizes = layer + ".weight_shape";
     const Shape words = part_shape(folder, numbers, 2, DType::kInt32);
     if (part_shape(folder, sizes, 1)[0] != 2) refuse_part(folder, sizes, "two sizes");
-    part_shape(folder, layer + ".weight_scale", 2);
+    const std::string scales = layer + ".weight_scale";
+    if (folder.find(scales) == nullptr) refuse_part(folder, scales, "scales of the weight");
     const std::vector<int64_t> size = integers_of(read_whole(*folder.find(sizes)));
     const int64_t rows = size[0];
     const int64_t columns = size[1];

@@ -38,7 +38,7 @@ class Gptq final : public Quantization {
     const Shape scale_shape = part_shape(folder, scales, 2);
     const int64_t out = packed[1];
     // The bits may differ between layers.
-    const int64_t bits = out == 0 ? 0 : packed_zeros[1] * 32 / out;
+    const int64_t bits = packed_zeros[1] * 32 / out;
     const bool is_known = bits == 2 || bits == 3 || bits == 4 || bits == 8;
     if (!is_known || bits * out != packed_zeros[1] * 32) {
       refuse_part(folder, zeros, fmt::format("zero points of 2, 3, 4 or 8 bits of {} rows", out));
@@ -46,7 +46,7 @@ class Gptq final : public Quantization {
     const int64_t in = packed[0] * 32 / bits;
     const Shape want = {packed_zeros[0], out};
     if (!(scale_shape == want)) refuse_part(folder, scales, want.str());
-    if (in * bits != packed[0] * 32 || packed_zeros[0] < 1) {
+    if (in * bits != packed[0] * 32) {
       refuse_part(folder, numbers, fmt::format("whole rows of {} bits", bits));
     }
     WeightScales w = {.rows = out, .columns = in, .groups = packed_zeros[0]};

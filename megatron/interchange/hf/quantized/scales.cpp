@@ -69,7 +69,7 @@ void refuse_part(const ShardedWeights& folder, const std::string& name, const st
 
 Shape part_shape(const ShardedWeights& folder, const std::string& name, int axes) {
   const StoredTensor* found = folder.find(name);
-  if (found == nullptr || found->shape.rank() != axes) {
+  if (found == nullptr || found->shape.rank() != axes || found->shape.numel() < 1) {
     refuse_part(folder, name, fmt::format("a tensor of {} axes", axes));
   }
   return found->shape;

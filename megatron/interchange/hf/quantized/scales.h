@@ -33,11 +33,13 @@ struct WeightScales {
 template <class Number>
 RowReader rows_of(WeightScales w, Number number) {
   return [w = std::move(w), number = std::move(number)](int64_t begin, int64_t end, float* y) {
+    std::vector<int64_t> first;  // scale of each row
+    for (int64_t r = begin; r < end; ++r) first.push_back(r / w.rows_per_scale * w.groups);
     // Columns outside: packed numbers of neighbouring rows lie together in some formats.
     for (int64_t c = 0; c < w.columns; ++c) {
       const int64_t group = w.group[static_cast<size_t>(c)];
       for (int64_t r = begin; r < end; ++r) {
-        const auto i = static_cast<size_t>(r / w.rows_per_scale * w.groups + group);
+        const auto i = static_cast<size_t>(first[static_cast<size_t>(r - begin)] + group);
         const float zero = w.zeros.empty() ? 0.0f : w.zeros[i];
         y[(r - begin) * w.columns + c] = w.scales[i] * (number(r, c) - zero);
       }
@@ -66,8 +68,8 @@ std::vector<float> transposed(const std::vector<float>& x, int64_t columns);
 // The weights of a folder whose tensors end with `suffix`, as "<layer>" + suffix.
 std::vector<std::string> layers_with(const ShardedWeights& folder, const std::string& suffix);
 
-// The shape of a tensor. Throws FormatError if the folder lacks it or it has another number of axes
-// or, if given, another type.
+// The shape of a tensor. Throws FormatError if the folder lacks it, or it has another number of
+// axes, no elements or, if given, another type.
 Shape part_shape(const ShardedWeights& folder, const std::string& name, int axes);
 Shape part_shape(const ShardedWeights& folder, const std::string& name, int axes, DType dtype);
 
