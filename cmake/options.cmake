@@ -54,6 +54,14 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
+# The module of Python is a shared library. Inlining, and so every rounding, stays as in the program:
+# no other library replaces a function of this one.
+if(MG_PYTHON)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(mg_flags INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition;-mtls-dialect=gnu2>")
+endif()
+
 if(MG_CUDA)
   if(MG_SANITIZE)
     message(FATAL_ERROR "MG_SANITIZE works on CPU builds only: clear it or MG_CUDA")

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/core/arg_map.h"
+
 namespace megatron::api {
 
 // Settings of a run, by the names of the flags of `megatron pretrain-gpt`:
@@ -41,11 +43,22 @@ class Settings {
   // Replaces an earlier value.
   Settings& set(std::string_view name, const Value& value);
 
+  // A setting by its name in Megatron-LM's arguments, which applies after the flags:
+  // {"add_bias_linear", false}.
+  Settings& set_argument(std::string_view name, ArgValue value);
+  // A config.json of Hugging Face, or its folder: the architecture of the model, except for
+  // settings that have a value here.
+  Settings& set_model_config(std::string path);
+
   // The command line: "--num-layers", "2", ...
   std::vector<std::string> words() const;
+  const std::vector<std::pair<std::string, ArgValue>>& arguments() const { return arguments_; }
+  const std::string& model_config() const { return model_config_; }
 
  private:
   std::vector<std::pair<std::string, Value>> settings_;
+  std::vector<std::pair<std::string, ArgValue>> arguments_;
+  std::string model_config_;
 };
 
 }  // namespace megatron::api

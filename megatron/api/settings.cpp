@@ -23,6 +23,16 @@ Settings& Settings::set(std::string_view name, const Value& value) {
   return *this;
 }
 
+Settings& Settings::set_argument(std::string_view name, ArgValue value) {
+  arguments_.emplace_back(name, std::move(value));
+  return *this;
+}
+
+Settings& Settings::set_model_config(std::string path) {
+  model_config_ = std::move(path);
+  return *this;
+}
+
 std::vector<std::string> Settings::words() const {
   std::vector<std::string> words;
   for (const auto& [name, value] : settings_) {

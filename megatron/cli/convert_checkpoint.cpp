@@ -287,33 +287,6 @@ void fit_vocabulary(CheckpointContents& contents, const ConversionOptions& o, co
   pad_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
 }
 
-// The settings of a run with weights of a dtype in this program's types; those of the tokenizer
-// and of the model's origin even if no flag has them.
-ArgMap native_args(const TrainingArgs& run, const ArgMap& stored, DType weights) {
-  // Settings of the model are stored although no command line gave them.
-  TrainingArgs given = run;
-  TrainingArgs bound;
-  const FlagTable flags = training_flags(bound);
-  bound = run;
-  for (const std::string& dest : flags.changed()) {
-    const bool is_of_model = flags.find(dest)->taken_from_checkpoint != FromCheckpoint::kNever;
-    if (is_of_model) given.given.insert(dest);
-  }
-  ArgMap args = arg_map(given);
-  for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
-                           "vocab_size", "num_tokentypes"}) {
-    const auto found = stored.find(name);
-    if (found != stored.end()) args[name] = found->second;
-  }
-  for (const auto& [name, value] : stored) {
-    if (stays_with_model(name)) args[name] = value;
-  }
-  args["params_dtype"] = weights;
-  args["fp16"] = weights == DType::kFloat16;
-  args["bf16"] = weights == DType::kBFloat16;
-  return args;
-}
-
 // True if `inner` is the directory `outer`, or below it. REQUIRES: both are canonical.
 bool is_within(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
@@ -362,23 +335,9 @@ ArgMap settings_given(const ConversionOptions& o) {
   return {{"num_attention_heads", o.num_attention_heads}};
 }
 
-// The folder of the source's tokenizer, if its files are as in the folder of a Hugging Face model;
-// else empty.
-fs::path own_tokenizer(const CheckpointSource& source) {
-  if (source.hf() != nullptr) return source.directory();
-  const std::optional<TokenizerConfig> saved = tokenizer_of_checkpoint(source.directory());
-  if (!saved) return {};
-  constexpr std::string_view kTypes[] = {"GPT2BPETokenizer", "HuggingFaceTokenizer",
-                                         "PretrainedFromHF", "GPTSentencePieceTokenizer",
-                                         "Llama2Tokenizer"};
-  if (std::ranges::find(kTypes, saved->tokenizer_type) == std::end(kTypes)) return {};
-  const fs::path file = saved->vocab_file.empty() ? saved->tokenizer_model : saved->vocab_file;
-  return fs::is_directory(file) ? file : file.parent_path();
-}
-
 // The source of a Hugging Face model's tokenizer files; empty if unknown.
 fs::path tokenizer_directory(const ConversionOptions& o, const CheckpointSource& source) {
-  fs::path own = own_tokenizer(source);
+  fs::path own = tokenizer_folder_of(source);
   if (o.tokenizer_name.empty()) return own;
   const std::optional<fs::path> named = find_model_path(o.tokenizer_name);
   if (!named) {

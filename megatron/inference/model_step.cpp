@@ -69,6 +69,7 @@ Variable run_stages(const InferenceModel& model, const ModelInput& input, Cached
   const Shape& ids = input.tokens.ids.shape();
   RandomState random(0);
   random.set_training(false);
+  random.set_training(false);
   const Variable x =
       received_activations(model.parallel, model.config(), ids[1], ids[0], model.stream());
   Variable y = cached != nullptr ? model.gpt->forward_cached(input, x, random, *cached)

@@ -113,6 +113,7 @@ Tensor TextStep::logits(const Tensor& ids, const Tensor& positions, const Tensor
                         const Tensor& length, int64_t max_length) {
   RandomState random(0);
   random.set_training(false);
+  random.set_training(false);
   const Variable x = model_.gpt->embed(
       {.tokens = RowIds(ids, Tensor()), .position_ids = RowIds(positions, Tensor())}, random);
   Tensor logits({1, 1, text_.shape.vocabulary}, text_.shape.dtype, model_.stream());

@@ -12,6 +12,7 @@
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/settings/flag_table.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron {
 namespace {
@@ -273,6 +274,44 @@ TransformerConfig config_of(const CheckpointSource& source, const CheckpointCont
   config.padded_vocab_size = vocabulary_of(contents).shape[0];
   if (!has_adapters(contents)) config.lora_rank = 0;  // they were merged
   return config;
+}
+
+ArgMap native_args(const TrainingArgs& run, const ArgMap& stored, DType weights) {
+  // Settings of the model are stored although no command line gave them.
+  TrainingArgs given = run;
+  TrainingArgs bound;
+  const FlagTable flags = training_flags(bound);
+  bound = run;
+  for (const std::string& dest : flags.changed()) {
+    const bool is_of_model = flags.find(dest)->taken_from_checkpoint != FromCheckpoint::kNever;
+    if (is_of_model) given.given.insert(dest);
+  }
+  ArgMap args = arg_map(given);
+  for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
+                           "vocab_size", "num_tokentypes"}) {
+    const auto found = stored.find(name);
+    if (found != stored.end()) args[name] = found->second;
+  }
+  for (const auto& [name, value] : stored) {
+    if (stays_with_model(name)) args[name] = value;
+  }
+  args["params_dtype"] = weights;
+  args["fp16"] = weights == DType::kFloat16;
+  args["bf16"] = weights == DType::kBFloat16;
+  return args;
+}
+
+std::filesystem::path tokenizer_folder_of(const CheckpointSource& source) {
+  if (source.hf() != nullptr) return source.directory();
+  const std::optional<TokenizerConfig> saved = tokenizer_of_checkpoint(source.directory());
+  if (!saved) return {};
+  constexpr std::string_view kTypes[] = {"GPT2BPETokenizer", "HuggingFaceTokenizer",
+                                         "PretrainedFromHF", "GPTSentencePieceTokenizer",
+                                         "Llama2Tokenizer"};
+  if (std::ranges::find(kTypes, saved->tokenizer_type) == std::end(kTypes)) return {};
+  const std::filesystem::path file =
+      saved->vocab_file.empty() ? saved->tokenizer_model : saved->vocab_file;
+  return std::filesystem::is_directory(file) ? file : file.parent_path();
 }
 
 }  // namespace megatron

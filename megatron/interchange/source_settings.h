@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,5 +57,13 @@ TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& co
 
 // The model of a source. `contents` are the source's, possibly modified.
 TransformerConfig config_of(const CheckpointSource& source, const CheckpointContents& contents);
+
+// The settings of a run with weights of a dtype in this program's types; those of the tokenizer and
+// of the model's origin (`stored`) even if no flag has them. A native checkpoint has them.
+ArgMap native_args(const TrainingArgs& run, const ArgMap& stored, DType weights);
+
+// The folder of the source's tokenizer, if its files are as in the folder of a Hugging Face model;
+// else empty.
+std::filesystem::path tokenizer_folder_of(const CheckpointSource& source);
 
 }  // namespace megatron

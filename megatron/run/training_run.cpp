@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "annex/emissions/emissions_report.h"
@@ -14,6 +15,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parts.h"
+#include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/training/console_log.h"
@@ -104,7 +106,27 @@ void TrainingRun::save() {
   if (!saver_->save()) saver_->finish(true);
 }
 
-void TrainingRun::train() {
+void TrainingRun::save_in(const std::string& directory) {
+  RunConfig config = config_;
+  config.checkpoint.save = directory;
+  config.checkpoint.async_save = false;
+  on_first_rank(world_, [&] {
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    if (error) {
+      throw IoError(fmt::format("{}: cannot be created: {}; choose another folder", directory,
+                                error.message()));
+    }
+  });
+  make_run_saver(config, *state_, task())->save();
+}
+
+std::unique_ptr<Trainer> TrainingRun::make_trainer() {
+  return std::make_unique<Trainer>(config_, task(), *state_,
+                                   TrainerOptions{.saver = saver_.get(), .started = started_});
+}
+
+void TrainingRun::open_data() {
   const LogScope on_first(world_.rank() == 0);
   print_line(datetime_text("after model, optimizer, and learning rate scheduler are built"));
   {
@@ -120,6 +142,11 @@ void TrainingRun::train() {
     comm::barrier(world_);  // all ranks have started
     world_.transport().context().timeout = std::chrono::seconds(seconds);
   }
+}
+
+void TrainingRun::train() {
+  open_data();
+  const LogScope on_first(world_.rank() == 0);
   const std::optional<std::string> why = why_no_graph(config_);
   if (why && config_.training.cuda_graph && !state_->stream.is_cpu()) {
     print_line(fmt::format("microbatches run without a CUDA graph, because of {}", *why));
@@ -127,7 +154,7 @@ void TrainingRun::train() {
   const std::unique_ptr<const EmissionsReport> emissions =
       opened_report(config_, world_, state_->stream);
   const LogScope on_last(world_.rank() == world_.size() - 1);
-  Trainer(config_, task(), *state_, {.saver = saver_.get(), .started = started_}).run();
+  make_trainer()->run();
 }
 
 }  // namespace megatron

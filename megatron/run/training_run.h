@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
@@ -15,6 +16,8 @@
 #include "megatron/training/training_state.h"
 
 namespace megatron {
+
+class Trainer;
 
 // A training run: builds the model of a task and all that trains it, loads and saves checkpoints,
 // and trains to the end. It prints Megatron-LM's lines: rank 0 those of the start, the last rank
@@ -48,12 +51,18 @@ class TrainingRun {
   // The same from --load, if that was given.
   void load();
 
+  // Opens the data, as train() does first.
+  void open_data();
   // Opens the data and trains to the last iteration or to an exit condition; saves and evaluates
   // on the way and at the end.
   void train();
 
   // Saves a checkpoint now and waits until it is the latest. REQUIRES: the config names --save.
   void save();
+  // Saves it in a directory that the config need not name.
+  void save_in(const std::string& directory);
+  // The trainer of train() in steps, with the run's saver; must not outlive the run.
+  std::unique_ptr<Trainer> make_trainer();
 
   const RunConfig& config() const { return config_; }
   TrainTask& task() { return closed_.task; }

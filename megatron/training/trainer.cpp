@@ -60,46 +60,25 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
 }
 
 void Trainer::run() {
-  std::optional<ExitSignals> signals;
-  if (config_.exit_signal_handler) signals.emplace();
-
-  if (is_killed()) {
-    log_.line(kill_switch_text(config_));
-    return;
+  if (!begin()) return;
+  while (iterate()) {
   }
-  if (!config_.skip_train) {
-    log_.line("training ...");
-    log_.line(datetime_text("before the start of training step"));
-    if (config_.check_weight_hash_across_dp_replicas_interval > 0) compare_replicas();
-    log_.resume();
-    bool left_early = false;
-    try {
-      left_early = train();
-    } catch (...) {
-      // Log finished work before reporting the error.
-      try {
-        settle();
-      } catch (const Error&) {
-        // The first failure is the one to report.
-      }
-      throw;
-    }
-    profile_.finish();
-    log_.pause();
-    if (left_early) return finish_save(true);
-    log_.line(datetime_text("after training is done"));
-    if (state_.progress.iteration != 0) save();
-    finish_save(true);
-  }
-
-  const std::string prefix = fmt::format("iteration {} on ", state_.progress.iteration);
-  if (config_.repeats_last_evaluation || last_evaluated_ != state_.progress.iteration) {
-    evaluate_and_print(Split::kValid, prefix + "validation set", true);
-  }
-  evaluate_and_print(Split::kTest, prefix + "test set", true);
+  end();
 }
 
-bool Trainer::train() {
+bool Trainer::begin() {
+  if (config_.exit_signal_handler) signals_.emplace();
+  has_left_ = false;
+  if (is_killed()) {
+    log_.line(kill_switch_text(config_));
+    signals_.reset();
+    return false;
+  }
+  if (config_.skip_train) return true;
+  log_.line("training ...");
+  log_.line(datetime_text("before the start of training step"));
+  if (config_.check_weight_hash_across_dp_replicas_interval > 0) compare_replicas();
+  log_.resume();
   if (log_.is_kept()) {
     notice_.emplace(SlowNotice::Options{.first_iteration = state_.progress.iteration,
                                         .last_iteration = train_iters_,
@@ -107,13 +86,17 @@ bool Trainer::train() {
                                         .least_seconds = least_seconds()},
                     print_line);
   }
-  bool is_leaving = false;
-  while (state_.progress.iteration < train_iters_ && !is_leaving) {
+  return true;
+}
+
+bool Trainer::iterate() {
+  if (config_.skip_train || has_left_ || state_.progress.iteration >= train_iters_) return false;
+  try {
     if (is_killed()) {
       save();
       log_.line(kill_switch_text(config_));
-      is_leaving = true;
-      break;
+      has_left_ = true;
+      return false;
     }
     finish_save(false);
     const int64_t before = state_.microbatches.num_microbatches();
@@ -132,11 +115,39 @@ bool Trainer::train() {
     if (has_recorded_microbatch() && !was_recorded) {
       log_.line("microbatches are replayed as one CUDA graph from here on");
     }
-    is_leaving = finish_iteration();
+    has_left_ = finish_iteration();
+  } catch (...) {
+    // Log finished work before reporting the error.
+    try {
+      settle();
+    } catch (const Error&) {
+      // The first failure is the one to report.
+    }
+    throw;
   }
-  settle();
-  notice_.reset();
-  return is_leaving;
+  return !has_left_ && state_.progress.iteration < train_iters_;
+}
+
+void Trainer::end() {
+  if (!config_.skip_train) {
+    settle();
+    notice_.reset();
+    profile_.finish();
+    log_.pause();
+    if (!has_left_) {
+      log_.line(datetime_text("after training is done"));
+      if (state_.progress.iteration != 0) save();
+    }
+    finish_save(true);
+    if (has_left_) return signals_.reset();
+  }
+
+  const std::string prefix = fmt::format("iteration {} on ", state_.progress.iteration);
+  if (config_.repeats_last_evaluation || last_evaluated_ != state_.progress.iteration) {
+    evaluate_and_print(Split::kValid, prefix + "validation set", true);
+  }
+  evaluate_and_print(Split::kTest, prefix + "test set", true);
+  signals_.reset();
 }
 
 double Trainer::least_seconds() const {
@@ -349,12 +360,15 @@ std::optional<FinishedIteration> Trainer::take_finished() {
 }
 
 void Trainer::log_finished() {
-  if (const auto finished = take_finished()) log_.iteration(finished->progress, finished->result);
+  if (!finished_) return;
+  logged_ = take_finished();
+  log_.iteration(logged_->progress, logged_->result);
 }
 
-void Trainer::settle() {
+const std::optional<FinishedIteration>& Trainer::settle() {
   finish_step();
   log_finished();
+  return logged_;
 }
 
 void Trainer::compare_replicas() {
@@ -409,25 +423,43 @@ bool Trainer::finish_iteration() {
   return false;
 }
 
-std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
-  const NoGrad no_grad;
-  const TimerScope timer(log_.timers(), "evaluate", 0);
+NamedValues Trainer::evaluate(Split split) {
+  return evaluate(split, false).value_or(NamedValues());
+}
+
+NamedValues Trainer::evaluate_step(Split split) {
+  prepare_evaluation();
+  return evaluated_batch(split);
+}
+
+void Trainer::prepare_evaluation() {
   state_.random.set_training(false);
   state_.fp8.quantize_weights();
   if (curriculum_) task_.use_sequence_length(run_.transformer.seq_length);
+}
 
+NamedValues Trainer::evaluated_batch(Split split) {
+  const NoGrad no_grad;
   const int64_t num_microbatches = state_.microbatches.final_num_microbatches();
+  LossSums losses = run_microbatches(split, num_microbatches, Tensor());
+  losses.reduce(state_.parallel.data);
+  if (split == Split::kValid) {
+    state_.progress.consumed_valid_samples += state_.microbatches.schedule().final_batch_size();
+  }
+  return losses.means(num_microbatches * state_.parallel.data.size());
+}
+
+std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
+  const TimerScope timer(log_.timers(), "evaluate", 0);
+  prepare_evaluation();
   const int64_t samples = state_.microbatches.schedule().final_batch_size();
   if (is_verbose) log_.line(fmt::format("Evaluating on {} samples", config_.eval_iters * samples));
   NamedValues means;
   for (int64_t i = 0; i < config_.eval_iters; ++i) {
     if (is_verbose) log_.line(fmt::format("Evaluating iter {}/{}", i + 1, config_.eval_iters));
-    LossSums losses = run_microbatches(split, num_microbatches, Tensor());
-    losses.reduce(state_.parallel.data);
-    for (const auto& [name, value] : losses.means(num_microbatches * state_.parallel.data.size())) {
+    for (const auto& [name, value] : evaluated_batch(split)) {
       value_of(means, name) += value / static_cast<double>(config_.eval_iters);
     }
-    if (split == Split::kValid) state_.progress.consumed_valid_samples += samples;
     if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
       log_.line("Exiting during evaluation, timelimit reached");
       return std::nullopt;

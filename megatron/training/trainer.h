@@ -14,6 +14,7 @@
 #include "megatron/training/progress_file.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
+#include "megatron/training/signals.h"
 #include "megatron/training/slow_notice.h"
 #include "megatron/training/train_task.h"
 #include "megatron/training/training_log.h"
@@ -51,6 +52,14 @@ class Trainer {
   // With --skip-train only the final evaluations run.
   void run();
 
+  // The same in steps: begin(), iterate() until it returns false, end(). begin() returns false if
+  // there is nothing to do, not even end().
+  bool begin();
+  // Trains one iteration, and logs, evaluates, saves and checks the exits as is due. False: it was
+  // the last one, or there was none.
+  bool iterate();
+  void end();
+
   // Queues one iteration and counts it in TrainingState::progress; no log lines, evaluation or
   // saving. Waits for the previous iteration, never for this one. run() repeats it; `megatron
   // bench` times it. Throws Error if the losses or gradients of the previous iteration are not
@@ -60,6 +69,15 @@ class Trainer {
   void finish_step();
   // The last finished iteration; each is returned once.
   std::optional<FinishedIteration> take_finished();
+  // Waits for the queued iteration and logs it: iterate() does so later. The last finished one.
+  const std::optional<FinishedIteration>& settle();
+
+  // Mean losses over eval_iters global batches, without log lines; empty if the time limit ended
+  // it, and on ranks without the last stage.
+  NamedValues evaluate(Split split);
+  // The same over one global batch.
+  NamedValues evaluate_step(Split split);
+
   // True if further microbatches are replayed (--cuda-graph).
   bool has_recorded_microbatch() const { return graph_ && graph_->is_recorded(); }
 
@@ -92,11 +110,9 @@ class Trainer {
   bool on_any_rank(bool condition) const;
   // Lower bound of an iteration's seconds on the CPU, from its operations; 0 on a GPU.
   double least_seconds() const;
-  // The loop. True if an exit condition ended it.
-  bool train();
-  // Finishes the queued iteration and writes its log lines.
-  void settle();
   void log_finished();
+  void prepare_evaluation();
+  NamedValues evaluated_batch(Split split);
   // Mean losses over eval_iters global batches; none if the time limit ended it.
   std::optional<NamedValues> evaluate(Split split, bool is_verbose);
   // Evaluates each group of the split's data.
@@ -135,6 +151,9 @@ class Trainer {
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;
   std::optional<FinishedIteration> finished_;
+  std::optional<FinishedIteration> logged_;  // the last one that log_finished() took
+  std::optional<ExitSignals> signals_;       // --exit-signal-handler, between begin() and end()
+  bool has_left_ = false;                    // by an exit condition
 };
 
 }  // namespace megatron

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megatron/models/gpt/gpt_task.h"
+#include "megatron/task.h"
+#include "megatron/trainer.h"
+
+namespace megatron::api {
+
+// A GPT's task with the changes of a Task, and with batches of the caller.
+class ChangedGptTask final : public GptTask {
+ public:
+  ChangedGptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+                 const Task& changes)
+      : GptTask(config, std::move(tokenizer)), changes_(changes) {}
+  ~ChangedGptTask() override { close(); }
+
+  // From now on get_batch() reads these rows, which must outlive that. Throws ShapeError unless
+  // there are `rows`.
+  void take(const Batch& batch, int64_t rows);
+  // Ends that.
+  void release();
+
+  void adjust_parameter(OptimizedParameter& parameter) const override;
+  Microbatch get_batch(Split split, int64_t chunk) override;
+  MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
+                                std::span<const Variable> activations) override;
+  bool weighs_tokens() const override;
+
+ protected:
+  SplitDatasets open_datasets(const SampleCounts& sizes) const override;
+  void adjust_batch(GptBatch& batch, Split split) const override;
+  TextMicrobatch make_batch(const SampleDataset& dataset, const SampleGroup& group, Split split,
+                            int64_t chunk) const override;
+  MicrobatchOutput loss(const megatron::Model& model, const Variable& hidden,
+                        const TokenTargets& targets) const override;
+
+ private:
+  // A microbatch's tokens and split, while it runs.
+  struct Running {
+    megatron::Tensor tokens;
+    Split split = Split::kTrain;
+  };
+
+  const Task& changes_;
+  std::unique_ptr<const SampleDataset> given_;
+  std::span<const float> given_mask_;
+  std::span<const int64_t> given_labels_;
+  std::vector<int64_t> next_row_;  // by chunk
+  Running running_;
+};
+
+// While it lives, a task reads a batch of the caller.
+class GivenBatch {
+ public:
+  explicit GivenBatch(ChangedGptTask& task) : task_(task) {}
+  ~GivenBatch() { task_.release(); }
+  GivenBatch(const GivenBatch&) = delete;
+  GivenBatch& operator=(const GivenBatch&) = delete;
+
+ private:
+  ChangedGptTask& task_;
+};
+
+}  // namespace megatron::api

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bindings.h"
+#include "megatron/model.h"
+
+namespace megatron::python {
+
+// A Model of Python. Engines share it.
+class PythonModel final : public WorldUser {
+ public:
+  PythonModel(const std::string& directory, const api::ModelOptions& options,
+              std::shared_ptr<RankWorld> world);
+  ~PythonModel() override;
+
+  template <class F>
+  auto call(const F& f) {
+    if (world_ != nullptr) static_cast<void>(world_->get());
+    return model_.call(f);
+  }
+  // Closes the engines first.
+  void close() override;
+  void add(WorldUser& engine) { engines_.insert(&engine); }
+  void remove(WorldUser& engine) { engines_.erase(&engine); }
+
+ private:
+  const std::shared_ptr<RankWorld> world_;
+  std::set<WorldUser*> engines_;
+  Guarded<api::Model> model_{"the model"};
+};
+
+}  // namespace megatron::python
