@@ -92,6 +92,20 @@ class PagedAttentionTest : public testing::Test {
     }
     return y;
   }
+
+  // Attention of token 1 to row 0 by the kernel for adjacent tokens.
+  Tensor adjacent(const kernels::AttentionSettings& settings) const {
+    const Tensor keys = gathered(keys_);
+    const Tensor values = gathered(values_);
+    kernels::ConstHeadsView q = heads_.q;
+    q.data = static_cast<const float*>(q.data) + q.stride_s;
+    q.s = 1;
+    Tensor y({1, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
+    kernels::attention_forward(kernels::heads_of(y.view(), kPagedAttentionHeads), {}, q,
+                               kernels::heads_of(keys.view(), kGroups),
+                               kernels::heads_of(values.view(), kGroups), settings, {}, Stream{});
+    return y;
+  }
 };
 
 TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
@@ -108,22 +122,13 @@ TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
   const Tensor got =
       attended({.scale = 0.3f, .alibi_slopes = slopes.view(), .distance_bias = bias.view()});
 
-  const Tensor keys = gathered(keys_);
-  const Tensor values = gathered(values_);
-  Tensor want({1, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
-  kernels::ConstHeadsView q = heads_.q;
-  q.data = static_cast<const float*>(q.data) + q.stride_s;  // token 1
-  q.s = 1;
-  kernels::attention_forward(kernels::heads_of(want.view(), kPagedAttentionHeads), {}, q,
-                             kernels::heads_of(keys.view(), kGroups),
-                             kernels::heads_of(values.view(), kGroups),
-                             {.scale = 0.3f,
-                              .is_causal = true,
-                              .query_offset = 9,
-                              .alibi_slopes = slopes.view(),
-                              .relative_bias = by_key.view()},
-                             {}, Stream{});
-  expect_close(got.slice(1, 1), want, Tolerance{1e-5, 1e-5});
+  expect_close(got.slice(1, 1),
+               adjacent({.scale = 0.3f,
+                         .is_causal = true,
+                         .query_offset = 9,
+                         .alibi_slopes = slopes.view(),
+                         .relative_bias = by_key.view()}),
+               Tolerance{1e-5, 1e-5});
 }
 
 TEST_F(PagedAttentionTest, WindowCapAndSinks) {
@@ -131,23 +136,14 @@ TEST_F(PagedAttentionTest, WindowCapAndSinks) {
   for (const int64_t window : {0, 1, 4, 9, 20}) {
     const Tensor got =
         attended({.scale = 2.0f, .window = window, .logit_cap = 1.5f, .sinks = sinks.view()});
-    const Tensor keys = gathered(keys_);
-    const Tensor values = gathered(values_);
-    Tensor want({1, 1, kPagedAttentionHeads * kPagedHeadSize}, DType::kFloat32, Stream{});
-    kernels::ConstHeadsView q = heads_.q;
-    q.data = static_cast<const float*>(q.data) + q.stride_s;  // token 1
-    q.s = 1;
-    kernels::attention_forward(kernels::heads_of(want.view(), kPagedAttentionHeads), {}, q,
-                               kernels::heads_of(keys.view(), kGroups),
-                               kernels::heads_of(values.view(), kGroups),
-                               {.scale = 2.0f,
-                                .is_causal = true,
-                                .query_offset = 9,
-                                .window = window,
-                                .logit_cap = 1.5f,
-                                .sinks = sinks.view()},
-                               {}, Stream{});
-    expect_close(got.slice(1, 1), want, Tolerance{1e-5, 1e-5});
+    expect_close(got.slice(1, 1),
+                 adjacent({.scale = 2.0f,
+                           .is_causal = true,
+                           .query_offset = 9,
+                           .window = window,
+                           .logit_cap = 1.5f,
+                           .sinks = sinks.view()}),
+                 Tolerance{1e-5, 1e-5});
   }
 }
 

@@ -1,6 +1,5 @@
 // GPT models with the options of Megatron Core 0.19, trained as there.
 #include "tests/run/core_run.h"
-#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -15,14 +14,6 @@ std::string name_of_case(const testing::TestParamInfo<CoreCase>& info) {
   std::string name = info.param.name;
   std::ranges::replace(name, '-', '_');
   return name;
-}
-
-double loss_of(const IterationResult& result, const std::string& name) {
-  for (const auto& [loss, value] : result.losses) {
-    if (loss == name) return value;
-  }
-  ADD_FAILURE() << "no " << name;
-  return 0;
 }
 
 void expect_iteration(const IterationResult& got, const nlohmann::json& want) {

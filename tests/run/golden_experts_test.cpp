@@ -1,50 +1,38 @@
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <optional>
-
-#include "megatron/comm/threads.h"
+// GPT models with experts, trained as by Megatron Core 0.19 (../shared/golden/README-modern.md).
 #include "megatron/training/replica_check.h"
-#include "tests/run/golden_experts.h"
+#include "tests/run/core_run.h"
 
-namespace megatron::golden_experts {
+namespace megatron {
 namespace {
 
-double value(const NamedValues& values, const std::string& name) {
-  for (const auto& [found, number] : values) {
-    if (found == name) return number;
-  }
-  return std::nan("");
-}
+constexpr const char* kExpertRuns = "moe";
 
-void expect_close(double got, double want, double tolerance, const std::string& what) {
+void expect_number(double got, double want, double tolerance, const std::string& what) {
   EXPECT_NEAR(got, want, tolerance * std::max(1.0, std::abs(want))) << what;
 }
 
-std::vector<IterationResult> iterations_of(GoldenTraining& run, size_t count) {
+std::vector<IterationResult> iterations_of(CoreTrainer& trainer, size_t count) {
   std::vector<IterationResult> results;
-  for (size_t i = 0; i < count; ++i) results.push_back(run.iterate());
+  for (size_t i = 0; i < count; ++i) results.push_back(trainer.iterate());
   return results;
 }
 
-// Compares losses, auxiliary losses and gradient norms.
-void expect_iterations(const std::vector<IterationResult>& results, const GoldenRun& golden,
+// Compares losses, auxiliary losses and gradient norms of iterations `first`, first + 1, ..
+void expect_iterations(const std::vector<IterationResult>& results, const CoreRun& golden,
                        double tolerance, size_t first = 1, bool has_losses = true) {
   for (size_t i = first; i < first + results.size(); ++i) {
     const IterationResult& result = results[i - first];
-    const nlohmann::json& want = golden.iteration(i);
+    const nlohmann::json& want = golden.iterations()[i - 1];
     const std::string at = " of iteration " + std::to_string(i);
     if (has_losses) {
-      expect_close(value(result.losses, "lm loss"), want["losses"]["lm loss"], tolerance,
-                   "lm loss" + at);
+      expect_number(loss_of(result, "lm loss"), want["losses"]["lm loss"], tolerance,
+                    "lm loss" + at);
       for (const auto& [name, number] : want["aux"].items()) {
         if (number.get<double>() == 0) continue;
-        expect_close(value(result.losses, name), number, tolerance, name + at);
+        expect_number(loss_of(result, name), number, tolerance, name + at);
       }
     }
-    expect_close(result.grad_norm.value_or(-1), want["grad_norm"], tolerance, "grad norm" + at);
+    expect_number(result.grad_norm.value_or(-1), want["grad_norm"], tolerance, "grad norm" + at);
   }
 }
 
@@ -59,15 +47,9 @@ class GoldenExpertsTest : public testing::TestWithParam<GoldenCase> {};
 
 TEST_P(GoldenExpertsTest, TrainsAsMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
-  const TemporaryDirectory cache;
-  const GoldenRun golden(GetParam().name, cache.path().string());
-  std::vector<IterationResult> results;
-  {
-    const CapturedStdout captured_out;
-    GoldenTraining run(golden, comm::Group());
-    results = iterations_of(run, GetParam().last);
-  }
-  expect_iterations(results, golden, GetParam().tolerance);
+  const CoreRun golden(kExpertRuns, GetParam().name);
+  CoreTrainer trainer(golden, golden.config({}, 1), comm::Group());
+  expect_iterations(iterations_of(trainer, GetParam().last), golden, GetParam().tolerance);
 }
 
 // The experts and weights of tokens, from the logits of the first two microbatches: the router's
@@ -77,9 +59,9 @@ TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
   const std::string name = GetParam().name;
   if (name.starts_with("bf16"))
     GTEST_SKIP() << "bf16 logits are equal, and torch leaves open which of equal ones it takes";
-  const GoldenRun golden(name, "unused");
-  const TrainingArgs args = parse_training_args(golden.flags, ModelKind::kGpt, 1);
-  LayerConfig config = args.transformer;
+  const CoreRun golden(kExpertRuns, name);
+  const RunConfig run = golden.config({}, 1);
+  LayerConfig config = run.transformer;
   config.hidden_size = config.num_experts;
   config.add_bias_linear = false;
   const Router router(config, "router", {}, Stream{});
@@ -89,7 +71,7 @@ TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
   for (int64_t e = 0; e < config.num_experts; ++e) {
     identity.span<float>()[static_cast<size_t>(e * config.num_experts + e)] = 1;
   }
-  const SafetensorsFile stored(file(name + "/routing.safetensors"));
+  const SafetensorsFile stored(golden.file("routing.safetensors"));
   int64_t checked = 0;
   for (const auto& entry : stored.tensors()) {
     const std::string& key = entry.spec.name;
@@ -103,7 +85,7 @@ TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
     ForwardContext context;
     context.random = &random;
     context.auxiliary_losses = &losses;
-    const int64_t batch = args.training.micro_batch_size;
+    const int64_t batch = run.training.micro_batch_size;
     const RoutedTokens routed = router.forward(
         Variable(logits.reshape({logits.size(0) / batch, batch, logits.size(1)})), context);
     Tensor got = zeros(probs.shape(), DType::kFloat32, Stream{});
@@ -115,7 +97,7 @@ TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
       got.span<float>()[at] = static_cast<float>(element(routed.weights.data(), slot));
       chosen.span<float>()[at] = 1;
     }
-    megatron::expect_close(got, probs, Tolerance{.relative = 1e-6, .absolute = 1e-7}, key);
+    expect_close(got, probs, Tolerance{.relative = 1e-6, .absolute = 1e-7}, key);
     if (!config.moe_pad_expert_input_to_capacity) {
       for (int64_t i = 0; i < map.numel(); ++i) {
         ASSERT_EQ(element(chosen, i), map.span<uint8_t>()[static_cast<size_t>(i)]) << key;
@@ -129,21 +111,11 @@ TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
 // The gradients of the first iteration, before they are clipped.
 TEST_P(GoldenExpertsTest, HasTheGradientsOfMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
-  const std::string name = std::string(GetParam().name) + "/grad.safetensors";
-  if (!std::filesystem::exists(file(name))) GTEST_SKIP() << "there are no gradients";
-  const TemporaryDirectory cache;
-  const GoldenRun golden(GetParam().name, cache.path().string());
-  std::optional<CapturedStdout> captured_out(std::in_place);
-  GoldenTraining run(golden, comm::Group(), {"--clip-grad", "0"});
-  run.iterate();
-  captured_out.reset();
-  const SafetensorsFile stored(file(name));
-  for (const Parameter& parameter : named_parameters(*run.state().chunks[0])) {
-    const Tensor want = whole_tensor(stored, parameter.name);
-    ASSERT_TRUE(want.defined()) << parameter.name;
-    megatron::expect_close(copied(parameter.variable.grad()), want,
-                           {.relative = 1e-6, .absolute = 1e-6}, parameter.name);
-  }
+  const CoreRun golden(kExpertRuns, GetParam().name);
+  if (!golden.has_gradients()) GTEST_SKIP() << "there are no gradients";
+  CoreTrainer trainer(golden, golden.config({}, 1), comm::Group());
+  trainer.iterate();
+  trainer.expect_gradients(golden.gradients(), 1e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -168,20 +140,14 @@ class GoldenLayoutTest : public testing::TestWithParam<GoldenCase> {};
 // Every rank has the norm of all gradients, the last one has the losses.
 TEST_P(GoldenLayoutTest, TrainsAsMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
-  const TemporaryDirectory cache;
-  const GoldenRun golden(GetParam().name, cache.path().string());
-  std::vector<std::vector<IterationResult>> results(static_cast<size_t>(golden.ranks));
-  {
-    const CapturedStdout captured_out;
-    comm::run_ranks(golden.ranks, [&](const comm::Group& world) {
-      GoldenTraining run(golden, world);
-      results[static_cast<size_t>(world.rank())] = iterations_of(run, GetParam().last);
-      expect_equal_replicas(run.state());
-    });
-  }
-  for (const std::vector<IterationResult>& of_rank : results) {
-    expect_iterations(of_rank, golden, GetParam().tolerance, 1, &of_rank == &results.back());
-  }
+  const CoreRun golden(kExpertRuns, GetParam().name);
+  const RunConfig config = golden.config({}, golden.num_ranks());
+  comm::run_ranks(golden.num_ranks(), [&](const comm::Group& world) {
+    CoreTrainer trainer(golden, config, world);
+    expect_iterations(iterations_of(trainer, GetParam().last), golden, GetParam().tolerance, 1,
+                      world.rank() + 1 == world.size());
+    expect_equal_replicas(trainer.state());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -209,17 +175,13 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(GoldenRecomputeTest, TrainsAsMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
   for (const char* name : {"three_aux", "dsv3", "quantile"}) {
-    const TemporaryDirectory cache;
-    const GoldenRun golden(name, cache.path().string());
-    std::vector<IterationResult> results;
-    {
-      const CapturedStdout captured_out;
-      GoldenTraining run(golden, comm::Group(),
-                         {"--recompute-granularity", "full", "--recompute-method", "uniform",
-                          "--recompute-num-layers", "1"});
-      results = iterations_of(run, 20);
-    }
-    expect_iterations(results, golden, 1e-6);
+    const CoreRun golden(kExpertRuns, name);
+    CoreTrainer trainer(golden,
+                        golden.config({"--recompute-granularity", "full", "--recompute-method",
+                                       "uniform", "--recompute-num-layers", "1"},
+                                      1),
+                        comm::Group());
+    expect_iterations(iterations_of(trainer, 20), golden, 1e-6);
   }
 }
 
@@ -238,19 +200,16 @@ class GoldenCheckpointTest : public testing::TestWithParam<CheckpointCase> {};
 TEST_P(GoldenCheckpointTest, ContinuesAsMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
   const CheckpointCase& c = GetParam();
-  const TemporaryDirectory cache;
-  const GoldenRun golden(c.run, cache.path().string());
-  const std::string load = file(std::string("ckpt/") + c.folder).string();
-  std::vector<IterationResult> results;
-  {
-    const CapturedStdout captured_out;
-    comm::run_ranks(c.ranks, [&](const comm::Group& world) {
-      GoldenTraining run(golden, world, c.flags, load);
-      const std::vector<IterationResult> own = iterations_of(run, 10);
-      if (world.rank() == c.ranks - 1) results = own;
-    });
-  }
-  expect_iterations(results, golden, 1e-6, 11);
+  const CoreRun golden(kExpertRuns, c.run);
+  std::vector<std::string> flags = c.flags;
+  flags.insert(flags.end(),
+               {"--load", shared_data(std::string("golden/moe/ckpt/") + c.folder).string()});
+  const RunConfig config = golden.config(flags, c.ranks);
+  comm::run_ranks(c.ranks, [&](const comm::Group& world) {
+    CoreTrainer trainer(golden, config, world);
+    const std::vector<IterationResult> results = iterations_of(trainer, 10);
+    if (world.rank() + 1 == world.size()) expect_iterations(results, golden, 1e-6, 11);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -272,4 +231,4 @@ INSTANTIATE_TEST_SUITE_P(
             "top2_aux.ep2-torch", "top2_aux", 2, {"--expert-model-parallel-size", "2"}}));
 
 }  // namespace
-}  // namespace megatron::golden_experts
+}  // namespace megatron

@@ -1,11 +1,10 @@
 #include "megatron/kernels/output_gate.h"
 
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/sigmoid.cuh"
 
 namespace megatron::kernels::cuda {
 namespace {
-
-__device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 struct OutputGateForward {
   AnyOutput y;
@@ -17,7 +16,7 @@ struct OutputGateForward {
     x.read(values, at);
     gate.read(g, at);
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] *= sigmoid(g[i]);
+    for (int i = 0; i < N; ++i) values[i] *= accurate_sigmoid(g[i]);
     y.write(at, values);
   }
 };
@@ -34,7 +33,7 @@ struct OutputGateBackward {
     gate.read(g, at);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float open = sigmoid(g[i]);
+      const float open = accurate_sigmoid(g[i]);
       values[i] *= dout[i] * open * (1.0f - open);
       dout[i] *= open;
     }

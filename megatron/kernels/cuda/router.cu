@@ -5,6 +5,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/sigmoid.cuh"
 
 // A warp handles a token: lane l has the logits of experts l, l + 32, ...
 namespace megatron::kernels::cuda {
@@ -19,13 +20,12 @@ constexpr int64_t kMaxChoices = kWarp;
 
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-__device__ __forceinline__ float router_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 __device__ __forceinline__ float single_score(float x, RouterScore score) {
-  return score == RouterScore::kSigmoid ? router_sigmoid(x) : sqrtf(softplus(x));
+  return score == RouterScore::kSigmoid ? accurate_sigmoid(x) : sqrtf(softplus(x));
 }
 __device__ __forceinline__ float single_derivative(float x, RouterScore score) {
-  const float s = router_sigmoid(x);
+  const float s = accurate_sigmoid(x);
   return score == RouterScore::kSigmoid ? s * (1.0f - s) : 0.5f * s / sqrtf(softplus(x));
 }
 
