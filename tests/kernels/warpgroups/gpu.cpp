@@ -10,6 +10,30 @@
 
 #include "tests/kernels/warpgroups/gpu_block.h"
 
+// The registers that a function of the x86-64 System V ABI preserves.
+asm(R"(
+  .text
+  .globl mg_switch_context
+  .type mg_switch_context, @function
+mg_switch_context:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size mg_switch_context, . - mg_switch_context
+)");
+
 namespace megatron::gpu {
 
 thread_local Index thread_index;
@@ -32,7 +56,7 @@ constexpr std::chrono::seconds kPatience{60};  // with other blocks
 void start_thread() {
   block->kernel.entry();
   block->threads[thread_index.x].is_done = true;
-  swapcontext(&block->threads[thread_index.x].context, &block->scheduler);
+  mg_switch_context(&block->threads[thread_index.x].context, block->scheduler);
 }
 
 // The number of rounds a thread skips, mostly 0: many for lanes of one warp, few for others.
@@ -42,14 +66,19 @@ int delay_of(size_t thread) {
   return static_cast<int>(block->random() % (is_slow ? 128 : 8));
 }
 
-// Out of line: its caller's variables need not survive a function that returns twice.
-__attribute__((noinline)) void prepare(Thread& thread) {
+// A new stack, as if mg_switch_context() had been called at the beginning of start_thread().
+void prepare(Thread& thread) {
+  constexpr size_t kSavedRegisters = 6;
+  struct alignas(16) Top {
+    std::array<void*, kSavedRegisters> registers;
+    void (*entry)();
+    void* return_address;  // start_thread() does not return
+  };
+  static_assert(sizeof(Top) % 16 == 0);
   thread.stack.reset(new char[kStackBytes]);
-  getcontext(&thread.context);
-  thread.context.uc_stack.ss_sp = thread.stack.get();
-  thread.context.uc_stack.ss_size = kStackBytes;
-  thread.context.uc_link = nullptr;
-  makecontext(&thread.context, start_thread, 0);
+  char* const end = thread.stack.get() + kStackBytes;
+  const size_t above = reinterpret_cast<uintptr_t>(end) % alignof(Top);
+  thread.context = new (end - above - sizeof(Top)) Top{{}, start_thread, nullptr};
 }
 
 void run_block() {
@@ -73,7 +102,7 @@ void run_block() {
       }
       if (thread.may_go_on != nullptr && !thread.may_go_on(thread.condition)) continue;
       thread.spins = false;
-      swapcontext(&block->scheduler, &thread.context);
+      mg_switch_context(&block->scheduler, thread.context);
       if (thread.is_done) --running;
       goes_on |= !thread.spins;
       if (thread.delay == 0) thread.delay = delay_of(i);
@@ -139,12 +168,12 @@ bool run(int blocks, int threads, int bytes, const Timing& timing,
 
 void yield() {
   own_thread().spins = true;
-  swapcontext(&own_thread().context, &block->scheduler);
+  mg_switch_context(&own_thread().context, block->scheduler);
 }
 
 void pause(int rounds) {
   own_thread().delay = rounds;
-  swapcontext(&own_thread().context, &block->scheduler);
+  mg_switch_context(&own_thread().context, block->scheduler);
 }
 
 std::array<uint64_t, 32> exchange(uint64_t own, const char* what) {

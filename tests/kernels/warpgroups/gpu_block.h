@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ucontext.h>
-
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -66,8 +64,14 @@ struct Group {
   std::array<size_t, kGroup / kLanes> done{};      // of each warp
 };
 
+// A suspended thread of the block, or its scheduler: the top of a stack with saved registers.
+using Context = void*;
+// Saves the caller in `from` and continues at `to`. swapcontext() would also set the signal mask,
+// with a system call that takes most of the time of a kernel here.
+extern "C" void mg_switch_context(Context* from, Context to);
+
 struct Thread {
-  ucontext_t context{};
+  Context context = nullptr;
   std::unique_ptr<char[]> stack;
   bool is_done = false;
   bool spins = false;  // it has only looked at something
@@ -104,7 +108,7 @@ struct Block {
   std::map<uint32_t, Barrier> barriers;
   std::vector<Copy> copies;     // late ones
   std::vector<bool> is_stored;  // a word of dynamic memory, and not fenced yet
-  ucontext_t scheduler{};
+  Context scheduler = nullptr;
 };
 
 // That runs on this thread of the CPU.
@@ -123,7 +127,7 @@ void wait_until(const Condition& condition) {
   Thread& thread = own_thread();
   thread.condition = &condition;
   thread.may_go_on = [](const void* own) { return (*static_cast<const Condition*>(own))(); };
-  swapcontext(&thread.context, &block->scheduler);
+  mg_switch_context(&thread.context, block->scheduler);
   thread.may_go_on = nullptr;
 }
 
