@@ -60,7 +60,7 @@ bool parse_flags(FlagTable& flags, std::string_view usage, Words words);
 
 // The words before the first flag; removes them from `words`.
 std::vector<std::string> take_leading_words(std::span<const std::string>& words);
-// Throws ConfigError, which shows the usage, unless there are so many words.
+// Throws ConfigError, which shows the usage, unless there are `least` to `most` words.
 void expect_words(const std::vector<std::string>& leading, size_t least, size_t most,
                   std::string_view usage);
 

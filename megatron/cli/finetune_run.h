@@ -36,7 +36,7 @@ DatasetFiles files_of(const FinetuneFlags& flags);
 // The number of first texts that are held out for evaluation if no evaluation file is given.
 int64_t num_validation_texts(const FinetuneFlags& flags, int64_t num_texts);
 
-// Prints Accelerate's lines about the length of a training on so many samples.
+// Prints Accelerate's lines about the length of a training on `num_samples` samples.
 void print_summary(const TrainingArgs& args, int64_t num_samples, const Lengths& lengths);
 
 // A command's additions to the training of its task.

@@ -58,7 +58,7 @@ int pretrain(const std::string& command, ModelKind model, std::span<const std::s
   const LogScope on_first(world.rank() == 0);
   const std::optional<PreparedRun> begun = begin_pretraining(command, model, words, world);
   if (!begun) return 0;
-  // The task names a layout that its model has not before memory is planned for it.
+  // The task reports an unsupported layout before its memory is planned.
   const std::unique_ptr<TrainTask> task = begun->args.training.train_step.empty()
                                               ? make_task(*begun)
                                               : make_library_task(begun->args, begun->tokenizer);

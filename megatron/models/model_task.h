@@ -59,7 +59,7 @@ class ModelTask : public TrainTask {
  protected:
   // This rank's chunks, in the order of the layers.
   virtual std::vector<std::unique_ptr<const Model>> make_chunks(const ModelSite& site) const;
-  // Opens the datasets that the config names, with at least so many samples.
+  // Opens the datasets of the config, with at least the given numbers of samples.
   virtual SplitDatasets open_datasets(const SampleCounts& sizes) const = 0;
   // True if a chunk needs make_batch().
   virtual bool reads_data(int64_t /*chunk*/) const { return true; }

@@ -96,7 +96,7 @@ struct ParameterInfo {
   MeshAxes gradient_axes = kDenseDataAxes;
   bool is_embedding_or_output = false;
   bool is_adapter = false;  // LoRA: only adapters are trained; all others are constants
-  // A matrix whose rows are groups of so many rows each: queries, keys and values. Empty: one part.
+  // Sizes of a matrix's groups of rows: queries, keys and values. Empty: one part.
   std::vector<int64_t> row_parts = {};
 
   // The axes of ranks that work on the same samples and all have this rank's part.

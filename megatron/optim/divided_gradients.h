@@ -42,7 +42,7 @@ class DividedGradients {
     Tensor share;  // [n / ranks], the sum over ranks and microbatches
     comm::Group ranks;
     int64_t num_expected = 0;  // gradients still expected
-    bool is_filling = false;   // has memory, and nobody sums it yet
+    bool is_filling = false;   // has memory, and its sum has not started
     bool has_sum = false;      // `share` holds sums of this iteration
     comm::Pending summing;
   };

@@ -96,7 +96,7 @@ void DividedParameters::release_oldest() {
 void DividedParameters::gather_ahead() {
   const auto next = followed_.find(last_);
   if (next == followed_.end()) return;
-  for (Bucket& bucket : buckets_) {  // nobody used what was expected
+  for (Bucket& bucket : buckets_) {  // prefetched buckets without a use
     const bool is_next = &bucket == &buckets_[next->second];
     if (bucket.state == State::kArriving && !is_next) release(bucket);
   }

@@ -78,7 +78,7 @@ void Fp8Gather::reduce_amax(const Tensor& all) const {
 
 void Fp8Gather::start() {
   const TraceRange range("gather_fp8_weights", stream_);
-  for (Bucket& bucket : buckets_) bucket.gathering.wait();  // of weights that nobody used
+  for (Bucket& bucket : buckets_) bucket.gathering.wait();  // for weights without a use
   scale_weights();
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     for (const Fp8Bucket::Part& part : bucket->of.parts) {

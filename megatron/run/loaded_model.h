@@ -75,8 +75,8 @@ constexpr bool any_kind(ModelKind) { return true; }
 
 // Loads the weights of a checkpoint (its architecture and tokenizer are those of the run that saved
 // it) or of a Hugging Face directory (tokenizer: its vocab.json and merges.txt). A tokenizer of the
-// choice comes before both. Every rank of `world` calls it and loads its part, whatever layout
-// saved the checkpoint. Throws ConfigError for a model of a kind that the command does not take.
+// choice comes before both. Every rank of `world` calls it and loads its part, from a checkpoint of
+// any layout. Throws ConfigError for a model of a kind that the command does not take.
 LoadedModel load_model(const ModelChoice& choice, const comm::Group& world = {},
                        TakesKind takes = is_decoder_only);
 

@@ -87,7 +87,7 @@ CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
         "--no-initialization leaves the weights undefined; give --load with a checkpoint or remove "
         "the flag");
   }
-  // A Retro's task names the formats that it has not, with its other problems.
+  // Retro's task reports unsupported formats together with its other problems.
   if (problems.empty() && !args.checkpoint.save.empty() && !args.transformer.retro.add_retriever) {
     try {
       expect_place(args.checkpoint.save_format, args.transformer);

@@ -116,8 +116,8 @@ ParameterSchedulerState scheduler_state(const std::map<std::string, ArgMap>& sca
                                               .steps = count("wd_incr_steps")}};
 }
 
-// DeepSpeed's files have only the position if the schedule was its own: the flags' schedule goes on
-// from there.
+// DeepSpeed's files have only the position if the schedule was its own: the flags' schedule
+// continues from there.
 void load_scheduler(TrainingState& run, const std::map<std::string, ArgMap>& scalars,
                     const OptimizerConfig& config) {
   const auto stored = scalars.find(kScheduler);
@@ -285,7 +285,7 @@ class DirectSaver : public RunSaver {
   const SaveOptions options_;
 };
 
-// --async-save: writes while training goes on.
+// --async-save: writes while training continues.
 class BackgroundSaver : public RunSaver {
  public:
   BackgroundSaver(const RunConfig& config, TrainingState& state, const TrainTask& task,

@@ -38,8 +38,8 @@ CsvFolder::CsvFolder(fs::path folder) : folder_(std::move(folder)) {
                             kFlag, folder_.string(), attempt, error.message()));
 }
 
-// The files of a run that goes on grow further. A file that cannot be opened costs its numbers, not
-// the run.
+// A resumed run appends to its files. A file that cannot be opened loses its numbers, but does not
+// stop the run.
 AppendFile* CsvFolder::file_of(const std::string& name) {
   const auto found = files_.find(name);
   if (found != files_.end()) return found->second.get();

@@ -42,7 +42,7 @@ class Curriculum {
   int64_t length_at(int64_t iteration) const;
   // Tokens of one sequence from each of the first iterations.
   int64_t tokens_after(int64_t iterations) const;
-  // The fewest iterations whose sequences have so many tokens, one sequence from each.
+  // The minimum number of iterations whose sequences, one from each, have `tokens` tokens.
   int64_t iterations_of(int64_t tokens) const;
 
  private:

@@ -107,7 +107,7 @@ double neighbor_flops(const TransformerConfig& config, int64_t batch_size) {
   const double padded = static_cast<double>(retro.num_chunks(config.seq_length)) * m;
   const double mlp =
       h * static_cast<double>(config.ffn_hidden_size) * (is_gated(config.activation) ? 3.0 : 2.0);
-  // Cross-attention of so many queries, which read a chunk or its neighbours, to so many keys.
+  // FLOPs of cross-attention by the numbers of queries, in a chunk or its neighbours, and of keys.
   const auto cross = [&](double queries, double keys, double keys_of_query) {
     return 6.0 * 2.0 * h * q * (queries + keys) + 12.0 * q * queries * keys_of_query;
   };

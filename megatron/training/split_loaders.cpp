@@ -14,9 +14,9 @@
 namespace megatron {
 namespace {
 
-// Samples that a group has provided, if the groups of its split have provided so many together. An
-// evaluation reads the same number of each. The groups may have changed since, so that the share is
-// rounded down to whole lots.
+// Samples provided by one group, given the total of the groups of its split. An evaluation reads
+// the same number of each. The groups may have changed since, so that the share is rounded down to
+// whole lots.
 int64_t consumed_of_group(int64_t of_split, int64_t num_groups, int64_t lot) {
   return num_groups <= 1 ? of_split : of_split / (num_groups * lot) * lot;
 }

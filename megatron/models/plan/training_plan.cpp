@@ -24,7 +24,7 @@ PipelineShape shape_of(const PlannedTraining& t, int64_t stage) {
           .microbatches = t.num_microbatches};
 }
 
-// The most forward passes of the rank's chunks whose backward pass has not begun.
+// The maximum number of forward passes of the rank's chunks that wait for their backward pass.
 double microbatches_in_flight(const PipelineShape& shape) {
   int64_t now = 0;
   int64_t most = 0;

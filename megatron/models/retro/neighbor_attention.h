@@ -28,8 +28,8 @@ struct Neighbors : ModelContext {
 };
 
 // Retro's chunked cross-attention (Borgeaud et al. 2022, arXiv:2112.04426, sec. 2.4): a token
-// attends to what was retrieved for a chunk, if it is the last token of that chunk or one of the
-// m - 1 tokens behind it. Earlier tokens attend to nothing: what was retrieved depends on the whole
+// attends to the neighbours of a chunk if it is the last token of that chunk or one of the m - 1
+// tokens after it. Earlier tokens attend to no neighbours, because retrieval depends on the whole
 // chunk.
 //
 //   x   [s, b, h]              normed
@@ -48,9 +48,9 @@ class NeighborAttention final : public Attention {
 
   // Sets Neighbors::encoded if the layer has the encoder.
   //
-  // In generation (context.decode) x are tokens of one text: either its beginning, with neighbours
-  // of its first chunk, which the last token of that chunk and all behind it attend to; or tokens
-  // behind it, whose neighbours an earlier pass has read.
+  // In generation (context.decode) x are tokens of one text: either its beginning, with the
+  // neighbours of its first chunk, to which the last token of that chunk and all later ones attend;
+  // or later tokens, whose neighbours an earlier pass has read.
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
   bool has_input(const ForwardContext& context) const override;
 

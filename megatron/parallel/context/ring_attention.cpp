@@ -14,7 +14,7 @@
 
 // Step 0 is the attention of a rank's own two chunks, step i that of its queries to the block of
 // the i-th rank before it. During a step the next block comes from the rank before, and the present
-// one goes on to the rank behind. The backward pass also sends the gradients of a block's keys and
+// one is sent to the next rank. The backward pass also sends the gradients of a block's keys and
 // values to their rank, during the step after; the last ones travel beside a half of step 0 that
 // was kept for that (of a part of it, if positions matter).
 namespace megatron {

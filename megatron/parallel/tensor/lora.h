@@ -6,8 +6,8 @@
 
 // Low-rank adapters of tensor-parallel linear layers (Hu et al. 2021, arXiv:2106.09685). They are
 // linear layers themselves, divided like the layer that they adapt. The first value of B is zero,
-// so that training begins with the unchanged model. `dropout` is of the input of A; its rows are
-// those of x, and its columns those of the whole input, whatever the ranks have.
+// so that training begins with the unchanged model. `dropout` applies to the input of A; its rows
+// are those of x, and its columns those of the whole input, for any division among ranks.
 namespace megatron {
 
 struct LoraOptions {

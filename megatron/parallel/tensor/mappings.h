@@ -21,7 +21,7 @@ namespace megatron {
 
 Variable copy_to_tensor_region(const Variable& x, const TensorParallel& tp);
 Variable reduce_from_tensor_region(const Variable& x, const TensorParallel& tp);
-// REQUIRES: ranks compute the same behind it.
+// REQUIRES: the following computation is the same on all ranks.
 Variable gather_from_tensor_region(const Variable& x, const TensorParallel& tp);
 // Throw ShapeError unless the sequence is a multiple of the group's size.
 Variable scatter_to_sequence_region(const Variable& x, const TensorParallel& tp);

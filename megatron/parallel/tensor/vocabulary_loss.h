@@ -27,7 +27,7 @@ struct LossTargets {
   float label_smoothing = 0;
 };
 
-// Logits of a piece take at most so many bytes.
+// Maximum bytes of the logits of a piece.
 inline constexpr int64_t kMaxLogitsBytes = int64_t{512} << 20;
 
 // masked_mean(cross_entropy(logits)), the mean loss of a microbatch, [] fp32.
