@@ -321,14 +321,7 @@ void convert_section(CheckpointContents& contents, std::string_view section, DTy
   const auto found = contents.sections.find(std::string(section));
   if (found == contents.sections.end()) return;
   for (auto& [name, tensor] : found->second) {
-    if (!is_floating(tensor.dtype) || tensor.dtype == dtype) continue;
-    tensor.dtype = dtype;
-    for (TensorPiece& piece : tensor.pieces) {
-      piece.read = [read = std::move(piece.read), dtype] {
-        const Tensor converted = cast(copy_of(read().view), dtype);
-        return FileElements{converted.view(), converted};
-      };
-    }
+    if (is_floating(tensor.dtype)) convert(tensor, dtype);
   }
 }
 

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
 #include "megatron/formats/file_elements.h"
+#include "megatron/formats/safetensors.h"
 #include "megatron/formats/transpose.h"
 
 namespace megatron {
@@ -51,8 +55,25 @@ std::string with_layer(std::string_view pattern, const std::string& layer, int64
   return name;
 }
 
+// The name by which rules know one of our tensors.
+std::string name_in_rules(const NameTable& table, const std::string& ours) {
+  const auto& [begin, extra] = table.further_layers;
+  const size_t hole = begin.find(kLayer);
+  if (hole == std::string_view::npos || !ours.starts_with(begin.substr(0, hole))) return ours;
+  const size_t end = ours.find('.', hole);
+  const int64_t layer = std::stoll(ours.substr(hole, end - hole)) + table.num_layers;
+  std::string_view rest = std::string_view(ours).substr(end + 1);
+  if (rest.starts_with(extra)) rest.remove_prefix(extra.size());
+  return fmt::format("decoder.layers.{}.{}", layer, rest);
+}
+
 bool is_of_experts(Layout layout) {
   return layout == Layout::kExperts || layout == Layout::kExpertGateUp;
+}
+
+// One tensor of all experts.
+bool is_stacked(Layout layout) {
+  return layout == Layout::kExpertColumns || layout == Layout::kExpertColumnPairs;
 }
 
 // The names of each expert: those of the first, then those of the second, ...
@@ -132,6 +153,9 @@ std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSi
     case Layout::kExperts:
     case Layout::kExpertGateUp:
       break;  // expert_blocks()
+    case Layout::kExpertColumns:
+    case Layout::kExpertColumnPairs:
+      break;  // StackedExperts
   }
   throw InternalError("unknown layout");
 }
@@ -146,6 +170,13 @@ std::vector<RowBlock> expert_blocks(size_t parts, int64_t our_rows) {
   return blocks;
 }
 
+[[noreturn]] void refuse_shape(const TensorSpec& ours, const std::string& rule) {
+  throw ShapeError(
+      fmt::format("{} has shape {}, but {}; does the configuration belong to these "
+                  "weights?",
+                  ours.name, ours.shape.str(), rule));
+}
+
 // Our tensor as rows of `row_elements` elements, and the plan over them.
 struct RowPlan {
   std::vector<RowBlock> blocks;
@@ -155,12 +186,7 @@ struct RowPlan {
 
 RowPlan plan_of(const TensorMapping& tensor, const LayoutSizes& sizes) {
   const Shape& shape = tensor.ours.shape;
-  const auto refuse = [&](const std::string& rule) {
-    throw ShapeError(
-        fmt::format("{} has shape {}, but {}; does the configuration belong to these "
-                    "weights?",
-                    tensor.ours.name, shape.str(), rule));
-  };
+  const auto refuse = [&](const std::string& rule) { refuse_shape(tensor.ours, rule); };
   if (tensor.layout == Layout::kSame) return {{{0, 0, 0, 1}}, {1}, shape.numel()};
   if (shape.rank() < 1) refuse("expected a tensor with rows");
   const bool is_vector = shape.rank() == 1;
@@ -269,10 +295,79 @@ Tensor assembled(const Assembly& assembly, const Rectangle& part, const Shape& s
   return y;
 }
 
+// The matrices [rows, columns] of experts, or a bias of each as one column, and those of one tensor
+// of all experts, which are transposed.
+struct StackedExperts {
+  bool has_pairs;
+  int64_t rows = 0;
+  int64_t columns = 1;
+  Shape theirs = {};
+
+  explicit StackedExperts(const TensorMapping& tensor)
+      : has_pairs(tensor.layout == Layout::kExpertColumnPairs) {
+    const Shape& shape = tensor.ours.shape;
+    if (shape.rank() != 2 && shape.rank() != 3) {
+      refuse_shape(tensor.ours, "expected [experts, rows, columns] or [experts, rows]");
+    }
+    rows = shape[1];
+    if (shape.rank() == 3) columns = shape[2];
+    if (has_pairs && rows % 2 != 0) refuse_shape(tensor.ours, "expected an even number of rows");
+    theirs = shape.rank() == 3 ? Shape{shape[0], columns, rows} : shape;
+  }
+
+  // Our row of their row.
+  int64_t our_row(int64_t row) const { return has_pairs ? row % 2 * (rows / 2) + row / 2 : row; }
+
+  // The matrix of an expert from theirs.
+  void to_ours(std::byte* y, const std::byte* x, int64_t element) const {
+    const int64_t row_bytes = columns * element;
+    std::vector<std::byte> turned(static_cast<size_t>(has_pairs ? rows * row_bytes : 0));
+    std::byte* const in_order = has_pairs ? turned.data() : y;
+    transpose({in_order, row_bytes}, {x, rows * element}, columns, rows, element);
+    if (!has_pairs) return;
+    for (int64_t row = 0; row < rows; ++row) {
+      copy_rows(y + our_row(row) * row_bytes, in_order + row * row_bytes, row_bytes);
+    }
+  }
+
+  void to_theirs(std::byte* y, const std::byte* x, int64_t element) const {
+    const int64_t row_bytes = columns * element;
+    std::vector<std::byte> in_order(static_cast<size_t>(rows * row_bytes));
+    for (int64_t row = 0; row < rows; ++row) {
+      copy_rows(in_order.data() + row * row_bytes, x + our_row(row) * row_bytes, row_bytes);
+    }
+    transpose({y, rows * element}, {in_order.data(), row_bytes}, rows, columns, element);
+  }
+};
+
+// A piece for each expert.
+std::vector<TensorPiece> expert_pieces(const TensorMapping& tensor, const StoredTensor& theirs) {
+  const StackedExperts stack(tensor);
+  std::vector<TensorPiece> pieces;
+  const auto of_expert = [](const Shape& shape, int64_t expert) {
+    Region region = whole_region(shape);
+    region.offset[0] = expert;
+    region.shape = shape.with(0, 1);
+    return region;
+  };
+  for (int64_t expert = 0; expert < tensor.ours.shape[0]; ++expert) {
+    const Region ours = of_expert(tensor.ours.shape, expert);
+    pieces.push_back(
+        {ours, [stack, theirs, source = of_expert(stack.theirs, expert), shape = ours.shape] {
+           const FileElements elements = elements_of(theirs, source);
+           Tensor y(shape, theirs.dtype, Stream{});
+           stack.to_ours(static_cast<std::byte*>(y.view().data),
+                         static_cast<const std::byte*>(elements.view.data), size_of(theirs.dtype));
+           return FileElements{std::as_const(y).view(), y};
+         }});
+  }
+  return pieces;
+}
+
 // Their tensor number `part` as a view into ours, if its rows are contiguous and in order there.
 std::optional<ConstView> part_inside(const TensorMapping& tensor, size_t part, ConstView ours,
                                      const LayoutSizes& sizes) {
-  if (is_transposed(tensor.layout)) return std::nullopt;
+  if (is_transposed(tensor.layout) || is_stacked(tensor.layout)) return std::nullopt;
   const RowPlan plan = plan_of(tensor, sizes);
   const RowBlock* only = nullptr;
   for (const RowBlock& block : plan.blocks) {
@@ -297,7 +392,6 @@ void find_problems(const ShardedWeights& file, const std::vector<TensorMapping>&
     } catch (const ShapeError& error) {
       problems.emplace_back(error.what());
     }
-    std::optional<DType> dtype;
     for (size_t part = 0; part < tensor.theirs.size(); ++part) {
       const std::string& name = tensor.theirs[part];
       const StoredTensor* found = file.find(name);
@@ -310,12 +404,53 @@ void find_problems(const ShardedWeights& file, const std::vector<TensorMapping>&
         problems.push_back(fmt::format("shape: {} is {}, expected {}", name, found->shape.str(),
                                        shapes[part].str()));
       }
-      if (!is_floating(found->dtype) || dtype.value_or(found->dtype) != found->dtype) {
-        problems.push_back(fmt::format("dtype: {} is {}, expected {}", name, name_of(found->dtype),
-                                       dtype ? name_of(*dtype) : "a floating-point type"));
+      if (!is_floating(found->dtype) || found->dtype == DType::kFloat64) {
+        problems.push_back(fmt::format("dtype: {} is {}, expected float32, float16 or bfloat16",
+                                       name, name_of(found->dtype)));
       }
-      dtype = found->dtype;
     }
+  }
+}
+
+// The tensor of a file, also without the optional prefix.
+const StoredTensor* find_copy(const ShardedWeights& file, const NameTable& table,
+                              const TensorCopy& copy) {
+  const StoredTensor* found = file.find(copy.theirs);
+  if (found != nullptr || !copy.theirs.starts_with(table.optional_prefix)) return found;
+  return file.find(copy.theirs.substr(table.optional_prefix.size()));
+}
+
+// Throws FormatError unless both have the same elements.
+void expect_copy(const std::string& file, const StoredTensor& original, const std::string& name,
+                 const StoredTensor& copy, const std::string& copy_name) {
+  bool is_same = original.shape == copy.shape;
+  for (int64_t row = 0; is_same && row < (copy.shape.rank() > 0 ? copy.shape[0] : 0);) {
+    constexpr int64_t kBytes = int64_t{1} << 24;  // at a time
+    const int64_t row_bytes = std::max<int64_t>(copy.shape.numel() / copy.shape[0] * 8, 1);
+    Region rows = whole_region(copy.shape);
+    rows.offset[0] = row;
+    const int64_t count = std::clamp<int64_t>(kBytes / row_bytes, 1, copy.shape[0] - row);
+    rows.shape = rows.shape.with(0, count);
+    const Tensor a = cast(read_region(original, rows), DType::kFloat32);
+    const Tensor b = cast(read_region(copy, rows), DType::kFloat32);
+    is_same = std::ranges::equal(bytes_of(a.view()), bytes_of(b.view()));
+    row += count;
+  }
+  if (is_same) return;
+  throw FormatError(
+      fmt::format("{}: {} is not the copy of {} that it has to be; remove it, or, if it is the "
+                  "output layer, set "
+                  "tie_word_embeddings of config.json to false",
+                  file, copy_name, name));
+}
+
+void check_at_first_read(StoredTensor& tensor, std::function<void()> check) {
+  const auto checked = std::make_shared<std::once_flag>();
+  for (TensorPiece& piece : tensor.pieces) {
+    piece.read = [checked, check, read = std::move(piece.read)] {
+      std::call_once(*checked, check);
+      return read();
+    };
   }
 }
 
@@ -365,8 +500,9 @@ std::vector<TensorMapping> mapped(const NameTable& table, std::span<const Tensor
   std::vector<std::string> unknown;
   for (const TensorSpec& spec : ours) {
     const size_t before = tensors.size();
+    const std::string known_as = name_in_rules(table, spec.name);
     for (const NameRule& rule : table.rules) {
-      const std::optional<std::string> layer = matched(rule.ours, spec.name);
+      const std::optional<std::string> layer = matched(rule.ours, known_as);
       if (!layer) continue;
       TensorMapping& tensor = tensors.emplace_back();
       tensor.ours = spec;
@@ -393,6 +529,7 @@ std::vector<TensorMapping> mapped(const NameTable& table, std::span<const Tensor
 }
 
 std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& sizes) {
+  if (is_stacked(tensor.layout)) return {StackedExperts(tensor).theirs};
   const RowPlan plan = plan_of(tensor, sizes);
   const Shape& ours = tensor.ours.shape;
   if (tensor.layout == Layout::kSame) return {ours};
@@ -408,12 +545,12 @@ std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& 
   return shapes;
 }
 
+namespace {
+
+// The pieces of our tensor; `theirs` read whole tensors.
 std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<ElementReader> theirs,
                                    DType dtype, const LayoutSizes& sizes) {
   const Shape& shape = tensor.ours.shape;
-  invariant(theirs.size() == tensor.theirs.size(), "all of their tensors are given");
-  if (tensor.layout == Layout::kSame) return {{whole_region(shape), std::move(theirs[0])}};
-
   const RowPlan plan = plan_of(tensor, sizes);
   const bool swaps = is_transposed(tensor.layout) && shape.rank() == 2;
   std::vector<TensorPiece> pieces;
@@ -464,17 +601,48 @@ std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<Elem
   return pieces;
 }
 
+}  // namespace
+
+StoredTensor from_theirs(const TensorMapping& tensor, std::vector<StoredTensor> theirs,
+                         const LayoutSizes& sizes) {
+  invariant(theirs.size() == tensor.theirs.size(), "all of their tensors are given");
+  DType dtype = theirs[0].dtype;
+  for (const StoredTensor& part : theirs) {
+    if (part.dtype != dtype) dtype = DType::kFloat32;
+  }
+  for (StoredTensor& part : theirs) convert(part, dtype);
+  StoredTensor ours{tensor.ours.shape, dtype, {}};
+  if (tensor.layout == Layout::kSame) {
+    ours.pieces = std::move(theirs[0].pieces);
+  } else if (is_stacked(tensor.layout)) {
+    ours.pieces = expert_pieces(tensor, theirs[0]);
+  } else {
+    std::vector<ElementReader> readers;
+    for (StoredTensor& part : theirs) {
+      readers.emplace_back([part = std::move(part)] { return whole_elements(part); });
+    }
+    ours.pieces = pieces_of(tensor, std::move(readers), dtype, sizes);
+  }
+  return ours;
+}
+
 Tensor to_theirs(const TensorMapping& tensor, size_t part, ConstView ours,
                  const LayoutSizes& sizes) {
   expect_shape(ours.shape, tensor.ours.shape, tensor.ours.name.c_str());
-  const Shape shape = their_shapes(tensor, sizes)[part];
-  const RowPlan plan = plan_of(tensor, sizes);
   const int64_t element = size_of(ours.dtype);
-  const int64_t row = plan.row_elements * element;
-
-  Tensor y(shape, ours.dtype, Stream{});
+  Tensor y(their_shapes(tensor, sizes)[part], ours.dtype, Stream{});
   auto* to = static_cast<std::byte*>(y.view().data);
   const auto* from = static_cast<const std::byte*>(ours.data);
+  if (is_stacked(tensor.layout)) {
+    const StackedExperts stack(tensor);
+    const int64_t bytes = stack.rows * stack.columns * element;
+    for (int64_t expert = 0; expert < ours.shape[0]; ++expert) {
+      stack.to_theirs(to + expert * bytes, from + expert * bytes, element);
+    }
+    return y;
+  }
+  const RowPlan plan = plan_of(tensor, sizes);
+  const int64_t row = plan.row_elements * element;
   for (const RowBlock& block : plan.blocks) {
     if (block.part != part) continue;
     if (is_transposed(tensor.layout)) {
@@ -498,8 +666,10 @@ StoredSection open_mapped(const std::shared_ptr<const ShardedWeights>& shared,
   std::set<std::string_view> used;
   std::vector<std::string> problems;
   find_problems(file, tensors, sizes, used, problems);
+  std::set<const StoredTensor*> copies;
+  for (const TensorCopy& copy : table.copies) copies.insert(find_copy(file, table, copy));
   for (const auto& [name, tensor] : file.tensors()) {
-    if (!used.contains(name) && !is_ignored(table, name)) {
+    if (!used.contains(name) && !copies.contains(&tensor) && !is_ignored(table, name)) {
       problems.push_back(fmt::format("unexpected: {} {}", name, tensor.shape.str()));
     }
   }
@@ -511,13 +681,17 @@ StoredSection open_mapped(const std::shared_ptr<const ShardedWeights>& shared,
   }
   StoredSection section;
   for (const TensorMapping& tensor : tensors) {
-    const DType dtype = file.find(tensor.theirs[0])->dtype;
-    std::vector<ElementReader> theirs;
-    for (const std::string& name : tensor.theirs) {
-      theirs.push_back([shared, found = shared->find(name)] { return whole_elements(*found); });
+    std::vector<StoredTensor> theirs;
+    for (const std::string& name : tensor.theirs) theirs.push_back(*file.find(name));
+    StoredTensor& made = section[tensor.ours.name] = from_theirs(tensor, std::move(theirs), sizes);
+    for (const TensorCopy& copy : table.copies) {
+      const StoredTensor* found = find_copy(file, table, copy);
+      if (copy.ours != tensor.ours.name || found == nullptr) continue;
+      check_at_first_read(
+          made, [shared, name = tensor.theirs[0], copy_name = copy.theirs, copy = found] {
+            expect_copy(shared->path().string(), *shared->find(name), name, *copy, copy_name);
+          });
     }
-    section[tensor.ours.name] = {tensor.ours.shape, dtype,
-                                 pieces_of(tensor, std::move(theirs), dtype, sizes)};
   }
   return section;
 }
@@ -531,12 +705,17 @@ void save_mapped(const std::filesystem::path& directory, const NameTable& table,
   };
   const std::vector<TensorMapping> tensors = mapped(table, ours);
   std::vector<TensorSpec> specs;
-  std::map<std::string_view, Origin> origins;  // keys live in tensors
+  std::map<std::string_view, Origin> origins;  // keys live in tensors and in the table
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::vector<Shape> shapes = their_shapes(tensors[i], sizes);
     for (size_t part = 0; part < shapes.size(); ++part) {
       specs.push_back({tensors[i].theirs[part], tensors[i].ours.dtype, shapes[part]});
       origins.emplace(tensors[i].theirs[part], Origin{i, part});
+    }
+    for (const TensorCopy& copy : table.copies) {
+      if (!copy.is_written || copy.ours != tensors[i].ours.name) continue;
+      specs.push_back({copy.theirs, tensors[i].ours.dtype, shapes[0]});
+      origins.emplace(copy.theirs, Origin{i, 0});
     }
   }
   const TensorSource theirs = [&](const TensorSpec& spec) -> FileElements {

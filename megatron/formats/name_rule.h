@@ -31,6 +31,10 @@ enum class Layout {
   // Ours is [experts, rows, columns]; theirs has tensors of each expert, with "{e}" in the name.
   kExperts,       // one of [rows, columns]
   kExpertGateUp,  // two, as kGateUp
+  // Theirs is one tensor of all experts, [experts, columns, rows]; a bias is [experts, rows]
+  // (GPT-OSS).
+  kExpertColumns,
+  kExpertColumnPairs,  // ours as kGateUp, theirs in turns: a row of the gate, a row of up
 };
 
 // One mapping. "{i}" in a name stands for a layer number; in their names "{i-1}" stands for the
@@ -40,6 +44,13 @@ struct NameRule {
   std::string_view ours;
   std::array<std::string_view, 3> theirs;  // those of the layout, then empty
   Layout layout = Layout::kSame;
+};
+
+// A tensor that a file has besides the one it must be equal to: a tied output layer, say.
+struct TensorCopy {
+  std::string ours;    // our name of the other
+  std::string theirs;  // the name of the copy
+  bool is_written = false;
 };
 
 // A format.
@@ -52,6 +63,11 @@ struct NameTable {
   int64_t num_layers = 0;  // for "{last}"
   // Suffixes of their names and those in older files: {"LayerNorm.weight", "LayerNorm.gamma"}.
   std::vector<std::pair<std::string_view, std::string_view>> older_ends = {};
+  // Our layers that are theirs behind the last: the beginning of their names, "mtp.layers.{i}.",
+  // and a part after it that theirs do not have. The rules of decoder.layers.{num_layers + i}.
+  // apply.
+  std::pair<std::string_view, std::string_view> further_layers = {};
+  std::vector<TensorCopy> copies = {};
 };
 
 // Sizes for the layouts.
@@ -76,18 +92,20 @@ std::vector<TensorMapping> mapped(const NameTable& table, std::span<const Tensor
 // The shapes of their tensors. Throws ShapeError if the sizes do not fit ours.
 std::vector<Shape> their_shapes(const TensorMapping& tensor, const LayoutSizes& sizes);
 
-// One of our tensors from all of theirs, which have their_shapes() and the dtype. The pieces cover
-// it except for rows of padding. A piece whose elements are contiguous in theirs is read in place;
-// others are assembled on demand, each on its own, so that a rank rearranges only its part.
-std::vector<TensorPiece> pieces_of(const TensorMapping& tensor, std::vector<ElementReader> theirs,
-                                   DType dtype, const LayoutSizes& sizes);
-// Their tensor number `part` from ours, in the dtype of ours. The exact inverse of pieces_of,
+// One of our tensors from all of theirs, which have their_shapes(), in the widest of their dtypes.
+// The pieces cover it except for rows of padding. A piece whose elements are contiguous in theirs
+// is read in place; others are assembled on demand, each on its own, so that a rank rearranges only
+// its part.
+StoredTensor from_theirs(const TensorMapping& tensor, std::vector<StoredTensor> theirs,
+                         const LayoutSizes& sizes);
+// Their tensor number `part` from ours, in the dtype of ours. The exact inverse of from_theirs,
 // except for padding rows.
 Tensor to_theirs(const TensorMapping& tensor, size_t part, ConstView ours,
                  const LayoutSizes& sizes);
 
 // All of our tensors, in the dtypes of the file. Throws FormatError, which lists every tensor that
-// is missing, unexpected or of the wrong shape.
+// is missing, unexpected or of the wrong shape or dtype. The first read of a tensor with a copy
+// throws FormatError if they differ.
 StoredSection open_mapped(const std::shared_ptr<const ShardedWeights>& file, const NameTable& table,
                           std::span<const TensorSpec> ours, const LayoutSizes& sizes);
 

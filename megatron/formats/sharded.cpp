@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -208,6 +209,14 @@ void ShardedWeights::open_index(const std::filesystem::path& index) {
                       index.string(), tensor, file));
     }
   }
+}
+
+bool has_weights(const std::filesystem::path& folder) {
+  return std::ranges::any_of(std::array{kSafetensorsNames, kTorchNames},
+                             [&](const FolderNames& names) {
+                               return std::filesystem::exists(folder / names.index()) ||
+                                      std::filesystem::exists(folder / names.single());
+                             });
 }
 
 const StoredTensor* ShardedWeights::find(const std::string& name) const {

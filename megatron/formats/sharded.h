@@ -45,6 +45,9 @@ class ShardedWeights {
   std::map<std::string, std::string> files_;
 };
 
+// Does a folder have weights of either format, or an index of them?
+bool has_weights(const std::filesystem::path& folder);
+
 // Returns the elements of a tensor for writing, with their owner if they own memory.
 using TensorSource = std::function<FileElements(const TensorSpec& spec)>;
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
 
 namespace megatron {
 namespace {
@@ -30,6 +31,17 @@ int64_t covered(const StoredTensor& tensor, const Region& region) {
 
 StoredTensor tensor_in_one_piece(const Shape& shape, DType dtype, ElementReader read) {
   return {shape, dtype, {{whole_region(shape), std::move(read)}}};
+}
+
+void convert(StoredTensor& tensor, DType dtype) {
+  if (tensor.dtype == dtype) return;
+  tensor.dtype = dtype;
+  for (TensorPiece& piece : tensor.pieces) {
+    piece.read = [read = std::move(piece.read), dtype] {
+      const Tensor converted = cast(copy_of(read().view), dtype);
+      return FileElements{converted.view(), converted};
+    };
+  }
 }
 
 void read_region_into(Tensor& y, const StoredTensor& tensor, const Region& region) {

@@ -29,6 +29,9 @@ using StoredSection = std::map<std::string, StoredTensor>;  // by name
 
 StoredTensor tensor_in_one_piece(const Shape& shape, DType dtype, ElementReader read);
 
+// Makes readers round to another dtype. REQUIRES: both dtypes are floating.
+void convert(StoredTensor& tensor, DType dtype);
+
 // A part of a tensor, on the CPU and in its own dtype. REQUIRES: the region is inside the tensor.
 Tensor read_region(const StoredTensor& tensor, const Region& region);
 Tensor read_whole(const StoredTensor& tensor);

@@ -29,6 +29,10 @@ Tensor counted(const Shape& shape, float first = 0) {
   return tensor_of(values, shape);
 }
 
+StoredTensor stored_as(const Tensor& x) {
+  return tensor_in_one_piece(x.shape(), x.dtype(), [x] { return FileElements{x.view(), x}; });
+}
+
 TensorMapping mapped_tensor(const Shape& ours, Layout layout, size_t parts = 1) {
   TensorMapping tensor{{"ours", DType::kFloat32, ours}, {}, layout};
   for (size_t part = 0; part < parts; ++part) tensor.theirs.push_back(std::to_string(part));
@@ -38,12 +42,15 @@ TensorMapping mapped_tensor(const Shape& ours, Layout layout, size_t parts = 1) 
 // Ours, put together from all pieces; rows of padding are zero.
 Tensor to_ours(const TensorMapping& tensor, std::span<const ConstView> theirs,
                const LayoutSizes& sizes) {
-  std::vector<ElementReader> readers;
-  for (const ConstView& view : theirs) readers.push_back([view] { return FileElements{view}; });
+  std::vector<StoredTensor> parts;
+  for (const ConstView& view : theirs) {
+    parts.push_back(
+        tensor_in_one_piece(view.shape, view.dtype, [view] { return FileElements{view}; }));
+  }
   const DType dtype = theirs[0].dtype;
   Tensor y = zeros(tensor.ours.shape, dtype, {});
   const int64_t width = y.rank() == 2 ? y.size(1) : 1;
-  for (const TensorPiece& piece : pieces_of(tensor, readers, dtype, sizes)) {
+  for (const TensorPiece& piece : from_theirs(tensor, parts, sizes).pieces) {
     const FileElements elements = piece.read();
     const Shape& shape = piece.region.shape;
     EXPECT_EQ(elements.view.shape, shape);
@@ -153,14 +160,12 @@ TEST(NameRuleTest, TensorsOfEachExpertAreOneOfOurs) {
   EXPECT_THAT(tensor.theirs,
               ElementsAre("experts.0.gate", "experts.0.up", "experts.1.gate", "experts.1.up"));
   std::vector<Tensor> theirs;
-  std::vector<ElementReader> readers;
+  std::vector<StoredTensor> stored;
   for (int part = 0; part < 4; ++part) {
     theirs.push_back(counted({2, 3}, static_cast<float>(100 * part)));
-    readers.push_back(
-        [part, &theirs] { return FileElements{theirs[static_cast<size_t>(part)].view()}; });
+    stored.push_back(stored_as(theirs.back()));
   }
-  const Tensor ours =
-      read_whole({fc1.shape, DType::kFloat32, pieces_of(tensor, readers, DType::kFloat32, kSizes)});
+  const Tensor ours = read_whole(from_theirs(tensor, stored, kSizes));
   EXPECT_EQ(ours.span<float>()[(1 * 4 + 0) * 3 + 1], 201);  // expert 1, its gate
   EXPECT_EQ(ours.span<float>()[(1 * 4 + 3) * 3 + 2], 305);  // its last row
   for (size_t part = 0; part < 4; ++part) {
@@ -171,6 +176,48 @@ TEST(NameRuleTest, TensorsOfEachExpertAreOneOfOurs) {
   const TensorMapping flat = {{"fc1", DType::kFloat32, {8, 3}}, tensor.theirs, tensor.layout};
   EXPECT_THAT(message_of<ShapeError>([&] { their_shapes(flat, kSizes); }),
               HasSubstr("expected [experts, rows, columns]"));
+}
+
+// GPT-OSS: matrices [columns, rows] of all experts, gate and up in turns.
+TEST(NameRuleTest, OneTensorOfAllExpertsHasTransposedPairs) {
+  const TensorMapping fc1 = mapped_tensor({2, 4, 3}, Layout::kExpertColumnPairs);
+  const Tensor theirs = counted({2, 3, 4});
+  EXPECT_EQ(their_shapes(fc1, kSizes), std::vector<Shape>({theirs.shape()}));
+  const StoredTensor stored = from_theirs(fc1, {stored_as(theirs)}, kSizes);
+  EXPECT_EQ(stored.pieces.size(), 2u);  // a rank of an expert group reads its experts alone
+  const Tensor ours = read_whole(stored);
+  EXPECT_THAT(ours.slice(0, 1).span<float>(), ElementsAre(0, 4, 8, 2, 6, 10, 1, 5, 9, 3, 7, 11));
+  EXPECT_EQ(ours.span<float>()[(1 * 4 + 3) * 3 + 1], 12 + 1 * 4 + 3);
+  expect_identical(to_theirs(fc1, 0, ours.view(), kSizes), theirs);
+
+  const TensorMapping bias = mapped_tensor({2, 4}, Layout::kExpertColumnPairs);
+  const Tensor biases = counted({2, 4});
+  const Tensor our_biases = read_whole(from_theirs(bias, {stored_as(biases)}, kSizes));
+  EXPECT_THAT(our_biases.span<float>(), ElementsAre(0, 2, 1, 3, 4, 6, 5, 7));
+  expect_identical(to_theirs(bias, 0, our_biases.view(), kSizes), biases);
+
+  const TensorMapping fc2 = mapped_tensor({2, 3, 4}, Layout::kExpertColumns);
+  const Tensor down = read_whole(from_theirs(fc2, {stored_as(counted({2, 4, 3}))}, kSizes));
+  EXPECT_THAT(down.slice(0, 1).span<float>(), ElementsAre(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11));
+  expect_identical(to_theirs(fc2, 0, down.view(), kSizes), counted({2, 4, 3}));
+
+  EXPECT_THAT(message_of<ShapeError>([&] {
+                their_shapes(mapped_tensor({2, 3, 4}, Layout::kExpertColumnPairs), kSizes);
+              }),
+              HasSubstr("expected an even number of rows"));
+  EXPECT_THAT(message_of<ShapeError>(
+                  [&] { their_shapes(mapped_tensor({8}, Layout::kExpertColumns), kSizes); }),
+              HasSubstr("expected [experts, rows, columns] or [experts, rows]"));
+}
+
+// Parts of several dtypes make a tensor of fp32.
+TEST(NameRuleTest, JoinsPartsOfSeveralDtypes) {
+  const TensorMapping fc1 = mapped_tensor({4, 1}, Layout::kGateUp, 2);
+  const Tensor gate = cast(counted({2, 1}), DType::kBFloat16);
+  const StoredTensor ours =
+      from_theirs(fc1, {stored_as(gate), stored_as(counted({2, 1}, 10))}, kSizes);
+  EXPECT_EQ(ours.dtype, DType::kFloat32);
+  EXPECT_THAT(read_whole(ours).span<float>(), ElementsAre(0, 1, 10, 11));
 }
 
 TEST(NameRuleTest, ReadsUnalignedSources) {
@@ -199,8 +246,9 @@ TEST(NameRuleTest, RefusesSizesThatDoNotFit) {
 TEST(NameRuleTest, PiecesAreAsSmallAsRanksNeed) {
   constexpr LayoutSizes kManyHeads{16, 16, 2, 5};
   const auto number = [&](const TensorMapping& tensor) {
-    const std::vector<ElementReader> none(tensor.theirs.size());
-    return pieces_of(tensor, none, DType::kFloat32, kManyHeads).size();
+    const std::vector<StoredTensor> theirs(
+        tensor.theirs.size(), tensor_in_one_piece(tensor.ours.shape, DType::kFloat32, {}));
+    return from_theirs(tensor, theirs, kManyHeads).pieces.size();
   };
   EXPECT_EQ(number(mapped_tensor({8, 4}, Layout::kSame)), 1u);
   EXPECT_EQ(number(mapped_tensor({8, 4}, Layout::kGateUp, 2)), 2u);

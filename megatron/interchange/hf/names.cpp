@@ -57,7 +57,8 @@ NameTable hf_names(const HfFamily& family, const TransformerConfig& config) {
   if (config.untie_embeddings_and_output_weights) return table;
   // A tied output layer may be in the file a second time.
   for (const NameRule& rule : table.rules) {
-    if (rule.ours == "output_layer.weight") table.ignored.push_back(rule.theirs[0]);
+    if (rule.ours != "output_layer.weight") continue;
+    table.copies.push_back({"embedding.word_embeddings.weight", std::string(rule.theirs[0])});
   }
   return table;
 }

@@ -214,7 +214,7 @@ class Reader {
     const LayoutSizes sizes{config_.num_attention_heads, config_.num_query_groups,
                             config_.kv_channels, config_.counted_vocab_size()};
     const std::vector<Shape> shapes = their_shapes(rows, sizes);
-    std::vector<ElementReader> readers;
+    std::vector<StoredTensor> parts;
     for (size_t part = 0; part < adapters.parts.size(); ++part) {
       Tensor b = zeros(shapes[part], DType::kFloat32, Stream{});  // [out of the part, rank]
       const int64_t first = shares_a ? 0 : static_cast<int64_t>(part) * rank_;
@@ -226,15 +226,16 @@ class Reader {
                       b.span<float>().begin() + row * rank + first);
         }
       }
-      readers.emplace_back([b] { return FileElements{b.view(), b}; });
+      parts.push_back(tensor_in_one_piece(b.shape(), DType::kFloat32, [b] {
+        return FileElements{b.view(), b};
+      }));
     }
     result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraA)] =
         tensor_in_one_piece(a.shape(), DType::kFloat32, [a] {
           return FileElements{a.view(), a};
         });
-    result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraB)] = {
-        .shape = rows.ours.shape,
-        .pieces = pieces_of(rows, std::move(readers), DType::kFloat32, sizes)};
+    result.weights[fmt::format("{}.{}.{}", adapters.layer, kAdapter, kLoraB)] =
+        from_theirs(rows, std::move(parts), sizes);
   }
 
   void expect_fit(const LayerAdapters& adapters, size_t part, const TheirAdapter& theirs,
