@@ -130,8 +130,13 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   if (!model.class_names.empty()) {  // it has no LM head
     model.transformer.head_activation = model.transformer.activation;
   }
+  std::vector<TensorSpec> tensors = hf_tensors(model);
+  for (TensorSpec& spec : tensors) {
+    const auto stored = weights.find(spec.name);
+    if (stored != weights.end()) spec.dtype = stored->second.dtype;
+  }
   save_hf_model(
-      directory, model, hf_tensors(model), options.max_shard_bytes,
+      directory, model, tensors, options.max_shard_bytes,
       [&](const TensorSpec& spec) {
         const auto stored = weights.find(spec.name);
         if (stored != weights.end()) return whole_elements(stored->second);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -324,6 +325,22 @@ void IndexWriter::write_own(RankFile& file) const {
   pickle.end_dict();
 }
 
+// Layers that are one tensor need one dtype: fp32 where theirs differ.
+CheckpointContents with_one_dtype(CheckpointContents contents) {
+  const DistNaming naming = naming_of(contents);
+  for (auto& [section, tensors] : contents.sections) {
+    std::map<std::string, DType> dtypes;
+    for (const auto& [name, tensor] : tensors) {
+      const auto [known, is_new] = dtypes.emplace(merged_name(name, naming).name, tensor.dtype);
+      if (known->second != tensor.dtype) known->second = DType::kFloat32;
+    }
+    for (auto& [name, tensor] : tensors) {
+      if (is_floating(tensor.dtype)) convert(tensor, dtypes.at(merged_name(name, naming).name));
+    }
+  }
+  return contents;
+}
+
 }  // namespace
 
 std::vector<std::string> dist_problems(const CheckpointContents& contents) {
@@ -350,10 +367,11 @@ std::vector<std::string> dist_problems(const CheckpointContents& contents) {
   return found;
 }
 
-void save_dist_checkpoint(const fs::path& directory, const CheckpointContents& contents,
+void save_dist_checkpoint(const fs::path& directory, const CheckpointContents& saved,
                           MegatronLayout layout, const comm::Group& world) {
-  const std::vector<std::string> found = dist_problems(contents);
+  const std::vector<std::string> found = dist_problems(saved);
   if (!found.empty()) throw ConfigError(found);
+  const CheckpointContents contents = with_one_dtype(saved);
   // Compat: Megatron-LM calls what was not trained a release.
   const bool is_release = contents.iteration == 0;
   const comm::Working working(world, fmt::format("saving iteration {}", contents.iteration));

@@ -39,7 +39,10 @@ class RankShard {
   // Parameters as the optimizer numbers them: those with weight decay, then those without.
   std::array<std::vector<const RankParameter*>, 2> groups() const;
 
-  DType weights_dtype() const { return weights_dtype_; }
+  DType weights_dtype() const { return weights_dtype_; }  // of most weights: the embedding's
+  DType dtype_of(const RankParameter& parameter) const {
+    return layout_.params_dtype.value_or(weights_.at(parameter.ours).dtype);
+  }
   DType grad_dtype() const;
   bool has_optimizer() const;
   // True if the optimizer's state is in a separate file, in flat buffers.

@@ -111,7 +111,7 @@ class RankWriter {
     for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with(prefix)) continue;
       key(parameter.path.substr(prefix.size()));
-      file_.tensor(kWeightsSection, parameter, shard_.weights_dtype());
+      file_.tensor(kWeightsSection, parameter, shard_.dtype_of(parameter));
     }
   }
   // Loading is strict: modules of Transformer Engine, or what stands for them, must find a state.
@@ -164,7 +164,7 @@ class RankWriter {
     for (const RankParameter& parameter : chunk) {
       if (!parameter.path.starts_with("output_layer.")) continue;
       key("lm_head." + parameter.path),
-          file_.tensor(kWeightsSection, parameter, shard_.weights_dtype());
+          file_.tensor(kWeightsSection, parameter, shard_.dtype_of(parameter));
     }
     key("lm_head.output_layer._extra_state"), pickle_.none();
   }
