@@ -11,10 +11,13 @@
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
+#include "megatron/interchange/checkpoint_source.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/models/model_specs.h"
 #include "megatron/models/plan/traffic.h"
 #include "megatron/models/plan/update_work.h"
@@ -32,6 +35,7 @@ namespace {
 
 struct PlanFlags {
   std::string workload;
+  std::string load;
   ModelKind kind = {};
   int64_t world_size = 1;
   std::string gpu;
@@ -45,7 +49,11 @@ FlagTable flags_of(PlanFlags& flags) {
   FlagTable table;
   table.group("plan");
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
-  add_model_type(table, flags.kind, "The kind of model; default: that of the workload.");
+  table.add_optional("--load", flags.load,
+                     "A checkpoint or Hugging Face folder whose model is planned, at its longest "
+                     "sequence unless --seq-length is given.");
+  add_model_type(table, flags.kind,
+                 "The kind of model; default: that of the workload or of --load.");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add("--gpu", flags.gpu,
             "The GPU to plan for: " + gpu_names() +
@@ -142,6 +150,17 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
        .beside_attention = sent_beside_attention(training, static_cast<int64_t>(plan.largest()))},
       *plan.gpu, plan.args.data.reset_attention_mask);
   return plan;
+}
+
+// The model of a checkpoint, in place of flags.
+void take_model(TrainingArgs& args, const CheckpointSource& source) {
+  take_architecture(args, source);
+  TokenizerConfig& tokenizer = args.tokenizer;
+  const bool has_tokenizer = !tokenizer.tokenizer_type.empty() || !tokenizer.vocab_file.empty() ||
+                             !tokenizer.tokenizer_model.empty() || tokenizer.vocab_size > 0;
+  if (source.hf() == nullptr || has_tokenizer) return;
+  tokenizer.tokenizer_type = "NullTokenizer";
+  tokenizer.vocab_size = source.hf()->vocab_size - 1;  // it adds the end of document
 }
 
 int64_t tokens_per_sample(const TransformerConfig& c) {
@@ -314,10 +333,18 @@ int plan(std::span<const std::string> argv) {
     words = workload_command(flags.workload, words);
   }
   std::vector<std::string> problems = own.problems;
+  CheckpointSource source;
+  if (!flags.load.empty()) {
+    if (!flags.workload.empty()) {
+      throw ConfigError("--load and --workload exclude each other: each names a model; give one");
+    }
+    source = find_source(model_path(flags.load, "--load"), 0, true);
+    flags.kind = source.kind();
+  }
   TrainingArgs args = parsed_flags(words, flags.kind, problems);
   if (args.wants_help) {
     print_line(
-        "usage: megatron plan [flags of pretrain-gpt] [flags]\n\nNeeds --workload, or the "
+        "usage: megatron plan [flags of pretrain-gpt] [flags]\n\nNeeds --workload, --load, or the "
         "sizes of a model: --num-layers, --hidden-size, --num-attention-heads and "
         "--seq-length.\n" +
         table.help());
@@ -333,6 +360,7 @@ int plan(std::span<const std::string> argv) {
     problems.push_back(fmt::format("--gpu {} is not known; use one of {}", flags.gpu, gpu_names()));
   }
   apply_deepspeed_flags(args, std::max<int64_t>(flags.world_size, 1), problems);
+  if (source.exists()) take_model(args, source);
   fill_for_plan(args);
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
   if (!problems.empty()) throw ConfigError(problems);

@@ -12,6 +12,7 @@
 #include "megatron/core/error.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
 
 namespace megatron::cli {
 namespace {
@@ -266,6 +267,21 @@ TEST(PlanTest, KnowsBert) {
       "--micro-batch-size 32 --vocab-size 30521 --attention-dropout 0 --hidden-dropout 0";
   EXPECT_EQ(planned("--model-type BERT --tokenizer-type NullTokenizer " + sizes), bert);
   EXPECT_NE(planned(sizes).at("parameters"), bert.at("parameters"));
+}
+
+// A folder describes its model as flags do.
+TEST(PlanTest, OfAHuggingFaceFolder) {
+  const nlohmann::json by_folder =
+      planned("--load " + source_path("tests/golden/hf/llama-gqa") + " --seq-length 32");
+  const nlohmann::json by_flags = planned(
+      "--num-layers 3 --hidden-size 48 --num-attention-heads 4 --group-query-attention "
+      "--num-query-groups 2 --ffn-hidden-size 104 --normalization RMSNorm --swiglu "
+      "--disable-bias-linear --position-embedding-type rope --no-position-embedding "
+      "--untie-embeddings-and-output-weights --seq-length 32 --vocab-size 130");
+  EXPECT_EQ(by_folder["parameters"], by_flags["parameters"]);
+  EXPECT_EQ(by_folder["stages"], by_flags["stages"]);
+  EXPECT_THROW(planned("--workload tiny --load " + source_path("tests/golden/hf/llama")),
+               ConfigError);
 }
 
 }  // namespace
