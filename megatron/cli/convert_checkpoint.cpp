@@ -1,6 +1,7 @@
 #include "megatron/cli/convert_checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -83,10 +84,11 @@ void add_flags(FlagTable& flags, ConversionOptions& o) {
   flags.add_optional("--model-type", o.model_type,
                      "GPT, BERT or T5, as a check: the model of the source is recognised.");
   flags.add_optional("--loader", o.loader, "Not needed: the format is always recognised.");
-  flags.add(
-      "--saver", o.saver,
-      "Format to write: megatron or legacy, core or mcore (local layers), core-te or mcore-te "
-      "(Transformer Engine's), megatron-layernorm (before 2023-09), torch_dist, native, hf.");
+  flags.add("--saver", o.saver,
+            "Format to write: megatron or legacy, megatron-te, megatron-layernorm (before "
+            "2023-09), core, "
+            "mcore or megatron-core (local layers), core-te or mcore-te (Transformer Engine's), "
+            "torch_dist, native, hf.");
   flags.add_switch("--convert_checkpoint_from_megatron_to_transformers", o.to_transformers,
                    "The same as --saver hf.");
   flags.add_switch("--print-checkpoint-structure", o.print_structure,
@@ -174,37 +176,47 @@ int64_t bytes_of_size(const std::string& text) {
                   text));
 }
 
+// A buffer, which is fp32 in models of any dtype.
+constexpr std::string_view kExpertBias = ".router.expert_bias";
+
+// Formats to write by their names.
+struct Saver {
+  const char* name;
+  SaveFormat format;
+  MegatronNaming naming;
+};
+constexpr Saver kSavers[] = {
+    {"megatron", SaveFormat::kMegatron, MegatronNaming::kLegacy},
+    {"legacy", SaveFormat::kMegatron, MegatronNaming::kLegacy},
+    {"megatron-layernorm", SaveFormat::kMegatron, MegatronNaming::kLegacyLayerNorm},
+    {"megatron-te", SaveFormat::kMegatron, MegatronNaming::kLegacyFused},
+    {"core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
+    {"mcore", SaveFormat::kMegatronCore, MegatronNaming::kCore},
+    {"megatron-core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
+    {"core-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
+    {"mcore-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
+    {"torch_dist", SaveFormat::kTorchDist, MegatronNaming::kCoreFused},
+    {"native", SaveFormat::kNative, MegatronNaming::kLegacy},
+    {"hf", SaveFormat::kHuggingFace, MegatronNaming::kLegacy},
+};
+
+std::string saver_names() {
+  std::vector<std::string_view> names;
+  for (const Saver& saver : kSavers) names.emplace_back(saver.name);
+  return fmt::to_string(fmt::join(names, ", "));
+}
+
 struct Target {
   SaveFormat format = SaveFormat::kMegatron;
   MegatronLayout layout;
 };
 
 Target target_of(const ConversionOptions& o, const ArgMap& args) {
-  struct Saver {
-    const char* name;
-    SaveFormat format;
-    MegatronNaming naming;
-  };
-  constexpr Saver kSavers[] = {
-      {"megatron", SaveFormat::kMegatron, MegatronNaming::kLegacy},
-      {"legacy", SaveFormat::kMegatron, MegatronNaming::kLegacy},
-      {"megatron-layernorm", SaveFormat::kMegatron, MegatronNaming::kLegacyLayerNorm},
-      {"megatron-te", SaveFormat::kMegatron, MegatronNaming::kLegacyFused},
-      {"core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
-      {"mcore", SaveFormat::kMegatronCore, MegatronNaming::kCore},
-      {"megatron-core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
-      {"core-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
-      {"mcore-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
-      {"torch_dist", SaveFormat::kTorchDist, MegatronNaming::kCoreFused},
-      {"native", SaveFormat::kNative, MegatronNaming::kLegacy},
-      {"hf", SaveFormat::kHuggingFace, MegatronNaming::kLegacy},
-  };
   const std::string name = o.to_transformers ? "hf" : o.saver;
   const auto* saver =
       std::ranges::find(kSavers, name, [](const Saver& s) { return std::string(s.name); });
   if (saver == std::end(kSavers)) {
-    throw ConfigError(fmt::format(
-        "--saver {} is not known; use megatron, core, core-te, torch_dist, native or hf", name));
+    throw ConfigError(fmt::format("--saver {} is not known; use one of {}", name, saver_names()));
   }
   Target target{saver->format, {.naming = saver->naming}};
   if (!o.saver_transformer_impl.empty()) {
@@ -430,7 +442,12 @@ int convert_checkpoint(std::span<const std::string> words) {
     contents.sections[kWeightsSection] = contents.sections[kMainParamSection];
   }
   const CheckpointContents before = contents;
-  if (dtype) convert_section(contents, kWeightsSection, *dtype);
+  if (dtype) {
+    convert_section(contents, kWeightsSection, *dtype);
+    for (auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
+      if (name.ends_with(kExpertBias)) tensor = before.sections.at(kWeightsSection).at(name);
+    }
+  }
   if (o.no_optimizer) {
     StoredSection weights = std::move(contents.sections.at(kWeightsSection));
     contents.sections = {{kWeightsSection, std::move(weights)}};

@@ -146,7 +146,7 @@ Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args) {
   }
   origin.special_ids = special_ids(flags, origin.settings);
   Defaults settings(flags, args);
-  std::vector<const char*> taken = {"hidden_dropout", "attention_dropout",
+  std::vector<const char*> taken = {"hidden_dropout", "attention_dropout", "init_method_std",
                                     "max_position_embeddings"};
   if (args.transformer.is_encoder_decoder()) taken.push_back("position_embedding_type");
   for (const char* dest : taken) {
