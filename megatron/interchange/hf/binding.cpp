@@ -170,6 +170,23 @@ double HfBinding::number_of(const char* name, double otherwise) {
   return value->get<double>();
 }
 
+double HfBinding::positive_of(const char* name, double otherwise) {
+  const double value = number_of(name, otherwise);
+  if (value > 0.0) return value;
+  wrong(name, "a number above 0");
+  return otherwise;
+}
+
+bool HfBinding::flag_of(const char* name, bool otherwise) {
+  const json* value = find(name);
+  if (value == nullptr) return otherwise;
+  if (!value->is_boolean()) {
+    wrong(name, "true or false");
+    return otherwise;
+  }
+  return value->get<bool>();
+}
+
 double HfBinding::required_number(const char* name) {
   find_required(name);
   return number_of(name, 1.0);
@@ -285,6 +302,12 @@ void HfBinding::number(const char* name, double& setting, double otherwise) {
   setting = number_of(name, otherwise);
 }
 
+void HfBinding::positive(const char* name, double& setting, double otherwise) {
+  bind(setting);
+  if (!reads()) return write(name, setting);
+  setting = positive_of(name, otherwise);
+}
+
 void HfBinding::number_or_null(const char* name, double& setting, double otherwise) {
   bind(setting);
   if (!reads()) return write(name, setting == 0.0 ? json() : json(setting));
@@ -295,9 +318,7 @@ void HfBinding::number_or_null(const char* name, double& setting, double otherwi
 void HfBinding::flag(const char* name, bool& setting, bool otherwise) {
   bind(setting);
   if (!reads()) return write(name, setting);
-  const json* value = find(name);
-  if (value != nullptr && !value->is_boolean()) wrong(name, "true or false");
-  setting = value != nullptr && value->is_boolean() ? value->get<bool>() : otherwise;
+  setting = flag_of(name, otherwise);
 }
 
 void HfBinding::opposite(const char* name, bool& setting, bool otherwise) {
@@ -338,6 +359,12 @@ void HfBinding::only(const char* name, bool value, std::string_view why) {
 void HfBinding::only(const char* name, int64_t value, std::string_view why) {
   int64_t field = value;
   size(name, field, value);
+  if (field != value) unsupported(name, why);
+}
+
+void HfBinding::only(const char* name, double value, std::string_view why) {
+  double field = value;
+  number(name, field, value);
   if (field != value) unsupported(name, why);
 }
 

@@ -62,6 +62,7 @@ class HfBinding {
   // 0 is null in the file; `otherwise` holds where the field is absent.
   void size_or_null(const char* name, int64_t& setting, int64_t otherwise);
   void number(const char* name, double& setting, double otherwise);
+  void positive(const char* name, double& setting, double otherwise);  // a number above 0
   void number_or_null(const char* name, double& setting, double otherwise);
   void flag(const char* name, bool& setting, bool otherwise);
   // The field is the opposite of the setting.
@@ -93,6 +94,7 @@ class HfBinding {
   // A field with a single value that this program computes.
   void only(const char* name, bool value, std::string_view why);
   void only(const char* name, int64_t value, std::string_view why);
+  void only(const char* name, double value, std::string_view why);
   void only(const char* name, const char* value, std::string_view why);
   // Fields without effect on the model.
   void ignore(std::span<const char* const> names);
@@ -113,6 +115,8 @@ class HfBinding {
   bool is_there(const char* name) const;  // may be null
   int64_t size_of(const char* name, int64_t otherwise);
   double number_of(const char* name, double otherwise);
+  double positive_of(const char* name, double otherwise);
+  bool flag_of(const char* name, bool otherwise);
   double required_number(const char* name);
   std::string text_of(const char* name, const char* otherwise);
   std::vector<std::string> texts(const char* name);

@@ -91,6 +91,7 @@ void expect_defaults(HfBinding& f, TransformerConfig& c) {
     expect(&TransformerConfig::moe_router_score_function, "the scores of the router");
     expect(&TransformerConfig::moe_router_pre_softmax, "--moe-router-pre-softmax");
     expect(&TransformerConfig::moe_router_num_groups, "--moe-router-num-groups");
+    expect(&TransformerConfig::moe_router_group_score_topk, "--moe-router-group-score-topk");
     expect(&TransformerConfig::moe_router_topk_scaling_factor, "--moe-router-topk-scaling-factor");
     expect(&TransformerConfig::moe_router_enable_expert_bias, "--moe-router-enable-expert-bias");
     expect(&TransformerConfig::moe_layer_freq, "layers without experts");
@@ -177,6 +178,9 @@ HfModel model_of(const HfFamily& family, const fs::path& file, const json& docum
   }
   read_dtype(fields, config);
   model.quantization = read_quantization(fields);
+  const bool has_dtype = fields.has("dtype") || fields.has("torch_dtype");
+  if (model.quantization != nullptr && !has_dtype)
+    config.params_dtype = DType::kBFloat16;  // GPT-OSS
   const auto has_transposed_weights = [&] {
     return std::ranges::any_of(family.names(config).rules, [](const NameRule& rule) {
       return rule.layout == Layout::kTranspose || rule.layout == Layout::kQkvThirdsTranspose;
@@ -196,6 +200,21 @@ HfModel model_of(const HfFamily& family, const fs::path& file, const json& docum
                                            fmt::join(wrong, "; ")));
   }
   return model;
+}
+
+// Compat: transformers 5.24 writes the number of layers that predict further tokens, but not their
+// tensors.
+void drop_missing_layers(HfModel& model, const fs::path& folder) {
+  TransformerConfig& config = model.transformer;
+  if (config.mtp_num_layers == 0) return;
+  const NameTable table = hf_names(*model.family, config);
+  const TensorSpec last{
+      fmt::format("mtp.layers.{}.enorm.weight", config.mtp_num_layers - 1), {}, {}};
+  const std::string name = mapped(table, {&last, 1}).front().theirs.front();
+  if (!has_weights(folder) || ShardedWeights(folder).find(name) != nullptr) return;
+  warn(fmt::format("{}: has no {}; the {} layers that predict further tokens are left out",
+                   folder.string(), name, config.mtp_num_layers));
+  config.mtp_num_layers = 0;
 }
 
 // Does the document, with the weights beside it, describe a model of the family?
@@ -262,6 +281,7 @@ HfModel read_hf_config(const fs::path& path) {
     warn(fmt::format("{}: {} has no such field, which is left out: {}", file.string(),
                      family.model_type, fmt::join(report.unknown, ", ")));
   }
+  if (fs::is_directory(path)) drop_missing_layers(model, path);
   return model;
 }
 

@@ -40,7 +40,8 @@ struct HfModel {
 };
 
 // Reads <path>/config.json, or the file `path` itself. The eos_token_id of generation_config.json
-// beside it counts instead, as in transformers. Warns of fields that the family does not have.
+// beside it counts instead, as in transformers. Warns of fields that the family does not have, and
+// of layers for multi-token prediction whose weights are not in the folder: they are left out.
 // Throws IoError; FormatError, which names every field that is missing or of the wrong kind;
 // Unsupported, which names every field whose value this program does not support, or the families
 // that a model of an unknown model_type resembles.

@@ -66,7 +66,7 @@ void read_yarn(HfBinding& rope, RopeScaling& scaling) {
 
 // The object of rotary positions; `name` is that of its field.
 void read_rope(HfBinding& rope, HfBinding& fields, const char* name, TransformerConfig& config) {
-  config.rotary_base = rope.number_of("rope_theta", config.rotary_base);
+  config.rotary_base = rope.positive_of("rope_theta", config.rotary_base);
   config.rotary_percent = rope.number_of("partial_rotary_factor", config.rotary_percent);
   const std::string older = rope.text_of("type", "default");
   const std::string type = rope.text_of("rope_type", older.c_str());
@@ -89,6 +89,9 @@ void read_rope(HfBinding& rope, HfBinding& fields, const char* name, Transformer
                        static_cast<double>(scaling.original_max_position_embeddings);
   const bool is_long = scaling.type == RopeScalingType::kLongRope;
   scaling.factor = is_long ? rope.number_of("factor", ratio) : rope.required_number("factor");
+  if (scaling.factor <= 0.0) {
+    return fields.unsupported(name, "the factor of rope scaling must be above 0");
+  }
   switch (scaling.type) {
     case RopeScalingType::kLinear:
       return read_linear(config);
@@ -191,7 +194,7 @@ void bind_rope_settings(HfBinding& fields, TransformerConfig& config, const HfRo
 void bind_hf_rope(HfBinding& fields, TransformerConfig& config, const HfRope& rope) {
   bind_rope_settings(fields, config, rope);
   if (!fields.reads()) return write_rope(fields, config, rope);
-  config.rotary_base = fields.number_of(rope.theta, rope.default_theta);
+  config.rotary_base = fields.positive_of(rope.theta, rope.default_theta);
   config.rotary_percent = fields.number_of(rope.part, rope.default_part);
   HfBinding* older = fields.object(kRopeScaling);
   const char* name = older != nullptr && !older->is_empty() ? kRopeScaling : kRopeParameters;
@@ -216,14 +219,26 @@ void bind_hf_local_rope(HfBinding& fields, TransformerConfig& config, const HfRo
     const json local = {{"rope_type", "default"}, {"rope_theta", config.rotary_base_local}};
     fields.write(kRopeParameters, {{kFullLayers, scaled}, {kWindowLayers, local}});
   }
-  fields.number("rope_local_base_freq", config.rotary_base_local, kLocalBase);
+  fields.positive("rope_local_base_freq", config.rotary_base_local, kLocalBase);
   if (!fields.reads()) return;
   HfBinding* types = fields.object(kRopeParameters);
   HfBinding* local = types != nullptr ? types->object(kWindowLayers) : nullptr;
   if (local == nullptr) return;
-  static constexpr const char* kType[] = {"rope_type", "type"};
-  local->ignore(kType);
-  config.rotary_base_local = local->number_of("rope_theta", config.rotary_base_local);
+  TransformerConfig of_window = config;
+  of_window.rope_scaling = {};
+  of_window.use_rope_scaling = false;
+  of_window.rotary_seq_len_interpolation_factor = 1;
+  of_window.rotary_percent = 1.0;
+  of_window.rotary_base = config.rotary_base_local;
+  read_rope(*local, fields, kRopeParameters, of_window);
+  config.rotary_base_local = of_window.rotary_base;
+  if (of_window.rope_scaling.type == RopeScalingType::kNone && !of_window.use_rope_scaling &&
+      of_window.rotary_seq_len_interpolation_factor == 1 && of_window.rotary_percent == 1.0) {
+    return;
+  }
+  fields.unsupported(kRopeParameters,
+                     "positions of sliding_attention layers are not scaled here; "
+                     "their rope_type must be default");
 }
 
 }  // namespace megatron

@@ -61,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Families, GptGoldenTest,
                                          "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "llama31",
                                          "mistral-sw", "granite", "starcoder2", "gptj", "opt",
                                          "falcon", "falcon-7b", "mpt", "cohere", "smollm3",
-                                         "qwen2-moe", "deepseek-v2"),
+                                         "qwen2-moe", "deepseek-v2", "deepseek-v3",
+                                         "gpt-oss-small"),
                          [](const auto& family) {
                            std::string name = family.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -38,7 +38,7 @@ double largest_difference(const std::filesystem::path& folder, const HfModel& hf
                           const SafetensorsFile& expected) {
   const CheckpointContents contents = open_hf_checkpoint(folder, hf);
   const auto model = std::make_unique<GptModel>(hf.transformer, Stream{});
-  for (const Parameter& parameter : named_parameters(*model)) {
+  for (const Parameter& parameter : named_tensors(*model)) {
     Variable variable = parameter.variable;
     copy_into(variable.mutable_data(),
               read_whole(contents.sections.at(kWeightsSection).at(parameter.name)));
@@ -72,7 +72,8 @@ TEST_P(QuantizedTest, IsWrittenWithPlainWeights) {
 
 INSTANTIATE_TEST_SUITE_P(Folders, QuantizedTest,
                          testing::Values("gptq", "gptq-v2", "awq", "compressed-fp8",
-                                         "compressed-int8", "compressed-packed"),
+                                         "compressed-int8", "compressed-packed", "mxfp4",
+                                         "fp8-blocks"),
                          [](const auto& folder) {
                            std::string name = folder.param;
                            std::replace(name.begin(), name.end(), '-', '_');

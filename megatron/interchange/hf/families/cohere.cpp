@@ -20,7 +20,7 @@ void bind_cohere(HfBinding& f, TransformerConfig& c) {
   bind_hf_attention_bias(f, c);
   f.fixed(c.parallel_residual, true, "no parallel residuals");
   f.fixed(c.parallel_residual_shares_norm, true, "parallel residuals with two norms");
-  f.number("logit_scale", c.logits_multiplier, 0.0625);
+  f.positive("logit_scale", c.logits_multiplier, 0.0625);
   f.flag("use_qk_norm", c.qk_layernorm, false);
   f.fixed(c.qk_layernorm_weight_per_head, c.qk_layernorm, "norms of all heads' weight");
   f.number("attention_dropout", c.attention_dropout, 0.0);

@@ -1,3 +1,8 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
 #include "megatron/interchange/hf/families/experts.h"
 #include "megatron/interchange/hf/families/list.h"
 #include "megatron/interchange/hf/families/shared.h"
@@ -7,9 +12,18 @@
 namespace megatron {
 namespace {
 
+// Values of absent fields in which the families differ, as in transformers 5.24.
+struct DeepSeekDefaults {
+  int64_t max_position_embeddings, n_routed_experts, num_experts_per_tok, moe_intermediate_size,
+      n_shared_experts, first_k_dense_replace;
+  double routed_scaling_factor;
+};
+constexpr DeepSeekDefaults kV2Defaults = {2048, 64, 6, 1407, 2, 0, 1.0};
+constexpr DeepSeekDefaults kV3Defaults = {4096, 256, 8, 2048, 1, 3, 2.5};
+
 void bind_latent_attention(HfBinding& f, TransformerConfig& c) {
   f.fixed(c.multi_latent_attention, true, "no --multi-latent-attention");
-  f.size_or_null("q_lora_rank", c.q_lora_rank, 0);
+  f.size_or_null("q_lora_rank", c.q_lora_rank, 1536);
   f.size("kv_lora_rank", c.kv_lora_rank, 512);
   f.size("qk_nope_head_dim", c.qk_head_dim, 128);
   f.size("qk_rope_head_dim", c.qk_pos_emb_head_dim, 64);
@@ -23,14 +37,20 @@ void bind_latent_attention(HfBinding& f, TransformerConfig& c) {
   f.ignore(kDerived);
 }
 
-void bind_either_deepseek(HfBinding& f, TransformerConfig& c) {
+void bind_either_deepseek(HfBinding& f, TransformerConfig& c, const DeepSeekDefaults& otherwise) {
   f.size("num_hidden_layers", c.num_layers);
   f.size("hidden_size", c.hidden_size);
   f.size("num_attention_heads", c.num_attention_heads);
   f.size("intermediate_size", c.ffn_hidden_size);
-  f.size("max_position_embeddings", c.max_position_embeddings, 2048);
+  f.size("max_position_embeddings", c.max_position_embeddings, otherwise.max_position_embeddings);
   f.fixed(c.normalization, Normalization::kRmsNorm, "the kind of norm");
   f.number("rms_norm_eps", c.norm_epsilon, 1e-6);
+  if (f.reads() && c.norm_epsilon != 1e-6) {
+    f.warns(
+        fmt::format("rms_norm_eps is {}: the norms of latents have it, too, where transformers "
+                    "has 1e-06",
+                    c.norm_epsilon));
+  }
   f.activation("hidden_act", c.activation, kHfSilu, "silu");
   bind_latent_attention(f, c);
   bind_hf_rope(f, c);
@@ -39,62 +59,85 @@ void bind_either_deepseek(HfBinding& f, TransformerConfig& c) {
   f.number("attention_dropout", c.attention_dropout, 0.0);
   if (f.reads()) c.hidden_dropout = 0.0;
   f.opposite("tie_word_embeddings", c.untie_embeddings_and_output_weights, false);
-  f.size("n_routed_experts", c.num_experts, 64);
-  f.size("num_experts_per_tok", c.moe_router_topk, 6);
-  f.size("moe_intermediate_size", c.moe_ffn_hidden_size, 1407);
-  f.number("routed_scaling_factor", c.moe_router_topk_scaling_factor, 1.0);
+  f.size("n_routed_experts", c.num_experts, otherwise.n_routed_experts);
+  f.size("num_experts_per_tok", c.moe_router_topk, otherwise.num_experts_per_tok);
+  f.size("moe_intermediate_size", c.moe_ffn_hidden_size, otherwise.moe_intermediate_size);
+  f.positive("routed_scaling_factor", c.moe_router_topk_scaling_factor,
+             otherwise.routed_scaling_factor);
   f.bind(c.moe_shared_expert_intermediate_size);
   int64_t shared =
       c.moe_ffn_hidden_size > 0 ? c.moe_shared_expert_intermediate_size / c.moe_ffn_hidden_size : 0;
   f.expect(shared * c.moe_ffn_hidden_size == c.moe_shared_expert_intermediate_size,
            "shared experts of another width");
-  f.size_or_null("n_shared_experts", shared, 0);
+  f.size_or_null("n_shared_experts", shared, otherwise.n_shared_experts);
   if (f.reads()) c.moe_shared_expert_intermediate_size = shared * c.moe_ffn_hidden_size;
-  bind_hf_first_dense_layers(f, c);
-  ignore_hf_router_losses(f);
+  bind_hf_first_dense_layers(f, c, otherwise.first_k_dense_replace);
+  bind_hf_router_losses(f);
 }
 
-void bind_groups(HfBinding& f, TransformerConfig& c) {
-  f.size_or_null("n_group", c.moe_router_num_groups, 0);
-  f.size_or_null("topk_group", c.moe_router_group_topk, 0);
+// The blocks of experts, of which a token chooses from the topk_group best by the sum of the scores
+// of their `terms` best experts.
+void bind_groups(HfBinding& f, TransformerConfig& c, int64_t terms, const int64_t (&otherwise)[2]) {
+  const int64_t kept = c.moe_router_group_topk;
+  const int64_t terms_here = c.moe_router_group_score_topk > 0 ? c.moe_router_group_score_topk
+                             : kept > 0                        ? c.moe_router_topk / kept
+                                                               : terms;
+  f.expect(terms_here == terms || kept == c.moe_router_num_groups,
+           "--moe-router-group-score-topk of another number");
+  int64_t groups = std::max<int64_t>(c.moe_router_num_groups, 1);
+  int64_t chosen = std::max<int64_t>(kept, 1);
+  f.size("n_group", groups, otherwise[0]);
+  f.size("topk_group", chosen, otherwise[1]);
+  f.bind(c.moe_router_num_groups);
+  f.bind(c.moe_router_group_topk);
+  f.bind(c.moe_router_group_score_topk);
+  const bool has_groups = chosen < groups;
+  if (!f.reads()) return;
+  c.moe_router_num_groups = has_groups ? groups : 0;
+  c.moe_router_group_topk = has_groups ? chosen : 0;
+  c.moe_router_group_score_topk = has_groups ? terms : 0;
 }
 
 void bind_deepseek_v2(HfBinding& f, TransformerConfig& c) {
-  bind_either_deepseek(f, c);
+  bind_either_deepseek(f, c, kV2Defaults);
   f.fixed(c.moe_router_pre_softmax, true, "no --moe-router-pre-softmax");
-  f.only("topk_method", "greedy",
-         "blocks of experts are chosen by sums here, not by their best expert");
-  bind_groups(f, c);
-  if (f.reads()) c.moe_router_num_groups = c.moe_router_group_topk = 0;  // greedy ignores them
+  static constexpr const char* kMethods[] = {"greedy", "group_limited_greedy"};
+  const char* method = kMethods[c.moe_router_group_topk > 0 ? 1 : 0];
+  if (f.reads() && f.text_of("topk_method", method) == kMethods[1]) method = kMethods[1];
+  f.only("topk_method", method, "known are greedy and group_limited_greedy");
+  bind_groups(f, c, 1, {1, 1});
+  if (f.reads() && method == kMethods[0]) {  // it ignores them
+    c.moe_router_num_groups = c.moe_router_group_topk = c.moe_router_group_score_topk = 0;
+  }
   // Compat: as transformers 5.24, which ignores it; the weights are not divided by their sum.
   static constexpr const char* kUnused[] = {"norm_topk_prob", "moe_layer_freq", "scoring_func"};
   f.ignore(kUnused);
 }
 
 void bind_deepseek_v3(HfBinding& f, TransformerConfig& c) {
-  bind_either_deepseek(f, c);
+  bind_either_deepseek(f, c, kV3Defaults);
   f.fixed(c.moe_router_score_function, RouterScore::kSigmoid, "the scores of the router");
   f.fixed(c.moe_router_enable_expert_bias, true, "no --moe-router-enable-expert-bias");
   f.only("norm_topk_prob", true, "the weights of a token's experts add up to 1 before scaling");
   f.only("rope_interleave", true, "channels are turned in pairs here");
-  bind_groups(f, c);
-  if (c.moe_router_group_topk > 0) {
-    constexpr int64_t kBest = 2;  // experts of a block whose scores are summed
-    const bool is_same = c.moe_router_topk / c.moe_router_group_topk == kBest ||
-                         c.moe_router_group_topk == c.moe_router_num_groups;
-    f.expect(is_same, "--moe-router-topk is not 2 x --moe-router-group-topk");
-    if (f.reads() && !is_same) {
-      f.unsupported("topk_group",
-                    "a block is chosen by its two best experts, here by num_experts_per_tok / "
-                    "topk_group, which must be 2");
-    }
+  bind_groups(f, c, 2, {8, 4});
+  if (c.moe_router_topk == 1) {
+    f.expect(false, "--moe-router-topk 1");
+    if (f.reads())
+      f.unsupported("num_experts_per_tok", "a single expert has its score as weight here, not 1");
   }
-  static constexpr const char* kUnused[] = {"num_nextn_predict_layers", "moe_layer_freq",
-                                            "scoring_func", "topk_method"};
+  f.also_named("num_nextn_predict_layers", "num_mtp_layers");
+  f.size_from_zero("num_nextn_predict_layers", c.mtp_num_layers, 0);
+  f.expect(!c.mtp_use_repeated_layer, "--mtp-use-repeated-layer");
+  static constexpr const char* kUnused[] = {"moe_layer_freq", "scoring_func", "topk_method"};
   f.ignore(kUnused);
 }
 
 constexpr NameRule kDeepSeekNames[] = {
+    {"decoder.layers.{i}.enorm.weight", {"model.layers.{i}.enorm.weight"}},
+    {"decoder.layers.{i}.hnorm.weight", {"model.layers.{i}.hnorm.weight"}},
+    {"decoder.layers.{i}.eh_proj.weight", {"model.layers.{i}.eh_proj.weight"}},
+    {"decoder.layers.{i}.final_layernorm.weight", {"model.layers.{i}.shared_head.norm.weight"}},
     {"decoder.layers.{i}.self_attention.linear_q_proj.weight",
      {"model.layers.{i}.self_attn.q_proj.weight"}},
     {"decoder.layers.{i}.self_attention.linear_q_down_proj.weight",
@@ -119,8 +162,20 @@ constexpr NameRule kDeepSeekNames[] = {
      {"model.layers.{i}.mlp.shared_experts.down_proj.weight"}},
 };
 
-NameTable deepseek_names(const TransformerConfig& /*config*/) {
-  return hf_llama_names(rules_of({hf_expert_names(), kDeepSeekNames}));
+// The layers that predict further tokens are behind the others, with copies of what they share.
+NameTable deepseek_names(const TransformerConfig& config) {
+  constexpr const char* kWords = "embedding.word_embeddings.weight";
+  NameTable table = hf_llama_names(rules_of({hf_expert_names(), kDeepSeekNames}));
+  table.num_layers = config.num_layers;
+  table.further_layers = {"mtp.layers.{i}.", "mtp_model_layer."};
+  for (int64_t i = 0; i < config.mtp_num_layers; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", config.num_layers + i);
+    table.copies.push_back({kWords, layer + "embed_tokens.weight", true});
+    table.copies.push_back(
+        {config.untie_embeddings_and_output_weights ? "output_layer.weight" : kWords,
+         layer + "shared_head.head.weight", true});
+  }
+  return table;
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "megatron/interchange/hf/families/experts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <vector>
 
 namespace megatron {
@@ -25,10 +28,20 @@ void set_sparse_layers(TransformerConfig& config, std::vector<int> layers) {
 
 }  // namespace
 
-void ignore_hf_router_losses(HfBinding& fields) {
-  static constexpr const char* kUnused[] = {"aux_loss_alpha", "output_router_logits",
-                                            "router_aux_loss_coef", "seq_aux"};
+void bind_hf_router_losses(HfBinding& fields) {
+  static constexpr const char* kUnused[] = {"aux_loss_alpha", "seq_aux"};
   fields.ignore(kUnused);
+  constexpr const char* kSwitch = "output_router_logits";
+  constexpr const char* kWeight = "router_aux_loss_coef";
+  fields.ignore(std::array{kSwitch, kWeight});
+  // Compat: transformers 5.24 adds a product of means over all layers, Megatron-LM's loss is a mean
+  // over layers of products.
+  if (!fields.reads() || !fields.flag_of(kSwitch, false)) return;
+  fields.warns(
+      fmt::format("{} is true: the loss by which transformers balances experts ({} {}) is left out "
+                  "of training; "
+                  "--moe-aux-loss-coeff adds Megatron-LM's",
+                  kSwitch, kWeight, fields.number_of(kWeight, 0.001)));
 }
 
 void bind_hf_sparse_layers(HfBinding& fields, TransformerConfig& config) {
@@ -52,14 +65,14 @@ void bind_hf_sparse_layers(HfBinding& fields, TransformerConfig& config) {
   set_sparse_layers(config, std::move(layers));
 }
 
-void bind_hf_first_dense_layers(HfBinding& fields, TransformerConfig& config) {
+void bind_hf_first_dense_layers(HfBinding& fields, TransformerConfig& config, int64_t otherwise) {
   fields.bind(config.moe_layer_freq);
   int64_t dense = 0;
   while (!fields.reads() && dense < config.num_layers && !config.has_experts(dense)) dense += 1;
   for (int64_t i = dense; i < config.num_layers; ++i) {
     fields.expect(config.has_experts(i), "dense layers behind those with experts");
   }
-  fields.size_from_zero("first_k_dense_replace", dense, 0);
+  fields.size_from_zero("first_k_dense_replace", dense, otherwise);
   if (!fields.reads()) return;
   std::vector<int> layers;
   for (int64_t i = 0; i < config.num_layers; ++i) layers.push_back(i < dense ? 0 : 1);

@@ -1,6 +1,8 @@
 #include <cmath>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "megatron/interchange/hf/families/list.h"
 #include "megatron/interchange/hf/families/shared.h"
 #include "megatron/interchange/hf/rope.h"
@@ -15,6 +17,11 @@ void bind_rotary_dim(HfBinding& f, TransformerConfig& c) {
   f.size("rotary_dim", dim, 64);
   if (!f.reads()) return;
   const int64_t head = hf_head_size(c);
+  if (dim % 2 != 0 || dim > head) {
+    return f.unsupported("rotary_dim", fmt::format("channels are turned in pairs: it must be even, "
+                                                   "and at most the {} of a head",
+                                                   head));
+  }
   c.kv_channels = head;
   c.rotary_percent = static_cast<double>(dim) / static_cast<double>(head);
   if (c.rotary_dim() < dim) c.rotary_percent = std::nextafter(c.rotary_percent, 2.0);

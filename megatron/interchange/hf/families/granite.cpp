@@ -10,11 +10,11 @@ void bind_granite(HfBinding& f, TransformerConfig& c) {
   bind_hf_rope(f, c);
   bind_hf_llama_biases(f, c);
   bind_hf_softmax_scale(f, c, "attention_multiplier", 1.0);
-  f.number("embedding_multiplier", c.embedding_multiplier, 1.0);
-  f.number("residual_multiplier", c.residual_multiplier, 1.0);
+  f.positive("embedding_multiplier", c.embedding_multiplier, 1.0);
+  f.positive("residual_multiplier", c.residual_multiplier, 1.0);
   f.bind(c.logits_multiplier);
   double divisor = hf_reciprocal(c.logits_multiplier);
-  f.number("logits_scaling", divisor, 1.0);
+  f.positive("logits_scaling", divisor, 1.0);
   if (f.reads()) c.logits_multiplier = hf_reciprocal(divisor);
 }
 

@@ -4,11 +4,11 @@ namespace megatron {
 
 std::span<const HfFamily* const> hf_families() {
   static constexpr const HfFamily* kFamilies[] = {
-      &kHfGpt2,       &kHfLlama,        &kHfMistral,    &kHfGptNeox,  &kHfBloom,    &kHfQwen2,
-      &kHfQwen3,      &kHfPhi3,         &kHfGranite,    &kHfSmolLm3,  &kHfOlmo2,    &kHfGemma,
-      &kHfGemma2,     &kHfGemma3,       &kHfStarcoder2, &kHfGptJ,     &kHfOpt,      &kHfFalcon,
-      &kHfMpt,        &kHfCohere,       &kHfMixtral,    &kHfQwen2Moe, &kHfQwen3Moe, &kHfDeepSeekV2,
-      &kHfDeepSeekV3, &kHfMegatronBert, &kHfBert,       &kHfT5,       &kHfMt5,
+      &kHfGpt2,       &kHfLlama,  &kHfMistral,      &kHfGptNeox,  &kHfBloom,    &kHfQwen2,
+      &kHfQwen3,      &kHfPhi3,   &kHfGranite,      &kHfSmolLm3,  &kHfOlmo2,    &kHfGemma,
+      &kHfGemma2,     &kHfGemma3, &kHfStarcoder2,   &kHfGptJ,     &kHfOpt,      &kHfFalcon,
+      &kHfMpt,        &kHfCohere, &kHfMixtral,      &kHfQwen2Moe, &kHfQwen3Moe, &kHfDeepSeekV2,
+      &kHfDeepSeekV3, &kHfGptOss, &kHfMegatronBert, &kHfBert,     &kHfT5,       &kHfMt5,
   };
   return kFamilies;
 }

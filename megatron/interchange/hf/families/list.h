@@ -17,6 +17,7 @@ extern const HfFamily kHfGemma3;
 extern const HfFamily kHfGpt2;
 extern const HfFamily kHfGptJ;
 extern const HfFamily kHfGptNeox;
+extern const HfFamily kHfGptOss;
 extern const HfFamily kHfGranite;
 extern const HfFamily kHfLlama;
 extern const HfFamily kHfMegatronBert;

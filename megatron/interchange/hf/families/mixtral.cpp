@@ -16,7 +16,7 @@ void bind_mixtral(HfBinding& f, TransformerConfig& c) {
   f.fixed(c.moe_router_pre_softmax, false, "--moe-router-pre-softmax");
   f.fixed(c.moe_ffn_hidden_size, c.ffn_hidden_size, "experts of another width than the MLP");
   bind_hf_window(f, c, 0);
-  ignore_hf_router_losses(f);
+  bind_hf_router_losses(f);
 }
 
 constexpr NameRule kMixtralExperts[] = {

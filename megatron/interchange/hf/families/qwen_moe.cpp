@@ -17,7 +17,7 @@ void bind_either_qwen_moe(HfBinding& f, TransformerConfig& c) {
   f.opposite("norm_topk_prob", c.moe_router_pre_softmax, false);
   bind_hf_sparse_layers(f, c);
   bind_hf_upper_windows(f, c);
-  ignore_hf_router_losses(f);
+  bind_hf_router_losses(f);
 }
 
 void bind_qwen2_moe(HfBinding& f, TransformerConfig& c) {

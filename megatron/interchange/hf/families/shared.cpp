@@ -92,7 +92,8 @@ void bind_hf_common_dropout(HfBinding& fields, TransformerConfig& config, const 
   }
 }
 
-void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_tied) {
+void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_tied,
+                         std::span<const HfActivation> activations) {
   fields.size("num_hidden_layers", config.num_layers);
   fields.size("hidden_size", config.hidden_size);
   fields.size("num_attention_heads", config.num_attention_heads);
@@ -105,7 +106,7 @@ void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_t
   fields.size("max_position_embeddings", config.max_position_embeddings);
   fields.fixed(config.normalization, Normalization::kRmsNorm, "the kind of norm");
   fields.number("rms_norm_eps", config.norm_epsilon, 1e-6);
-  fields.activation("hidden_act", config.activation, kHfSilu, "silu");
+  fields.activation("hidden_act", config.activation, activations, "silu");
   fields.number("attention_dropout", config.attention_dropout, 0.0);
   if (fields.reads()) config.hidden_dropout = 0.0;
   fields.opposite("tie_word_embeddings", config.untie_embeddings_and_output_weights, is_tied);
@@ -217,7 +218,7 @@ void bind_hf_softmax_scale(HfBinding& fields, TransformerConfig& config, const c
   if (!fields.reads() && config.softmax_scale == 0.0) {
     config.softmax_scale = inverse_root(static_cast<double>(config.kv_channels));
   }
-  fields.number(name, config.softmax_scale, otherwise);
+  fields.positive(name, config.softmax_scale, otherwise);
 }
 
 void bind_hf_query_scalar(HfBinding& fields, TransformerConfig& config, const char* name,
@@ -230,8 +231,8 @@ void bind_hf_query_scalar(HfBinding& fields, TransformerConfig& config, const ch
   if (!fields.reads() && static_cast<double>(whole) == scalar) {
     return fields.size(name, whole);  // Compat: transformers 5 refuses 256.0
   }
-  fields.number(name, scalar, otherwise);
-  if (fields.reads() && scalar > 0.0) config.softmax_scale = inverse_root(scalar);
+  fields.positive(name, scalar, otherwise);
+  if (fields.reads()) config.softmax_scale = inverse_root(scalar);
 }
 
 double hf_reciprocal(double x) {

@@ -19,8 +19,10 @@ void bind_hf_common_dropout(HfBinding& fields, TransformerConfig& config, const 
 // hidden_size / num_attention_heads, also of a config.json with a wrong size.
 int64_t hf_head_size(const TransformerConfig& config);
 
-// Sizes, norms, the gated MLP and ties of a Llama, whose embeddings are tied by default or not.
-void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_tied = false);
+// Sizes, norms, the gated MLP and ties of a Llama, whose embeddings are tied by default or not, and
+// whose hidden_act is one of the activations.
+void bind_hf_llama_sizes(HfBinding& fields, TransformerConfig& config, bool is_tied = false,
+                         std::span<const HfActivation> activations = kHfSilu);
 
 // attention_bias and mlp_bias: biases of the linear layers of attention, and of those of the MLP.
 void bind_hf_llama_biases(HfBinding& fields, TransformerConfig& config);

@@ -10,5 +10,7 @@ namespace megatron {
 std::shared_ptr<const Quantization> read_gptq(HfBinding& fields);
 std::shared_ptr<const Quantization> read_awq(HfBinding& fields);
 std::shared_ptr<const Quantization> read_compressed_tensors(HfBinding& fields);
+std::shared_ptr<const Quantization> read_mxfp4(HfBinding& fields);
+std::shared_ptr<const Quantization> read_fp8(HfBinding& fields);
 
 }  // namespace megatron
