@@ -8,13 +8,14 @@
 #include <fstream>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "megatron/cli/command.h"
+#include "megatron/cli/launch_processes.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/core/error.h"
-#include "megatron/core/exit_code.h"
 #include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 #include "megatron/core/number_text.h"
@@ -32,26 +33,22 @@ using Arguments = std::vector<std::string>;
 
 enum class Ranks { kThreads, kProcesses };
 
-struct LaunchFlags {
+struct LaunchFlags : launch::Supervision {
+  LaunchFlags() {
+    nproc_per_node = 0;  // of nproc_text
+    node_rank = -1;      // not given
+  }
+
   std::string nproc_text = "0";
-  int64_t nproc_per_node = 0;  // of nproc_text
   Ranks ranks = Ranks::kThreads;
   std::string nnodes_text = "1";
-  int64_t nnodes = 1;      // of nnodes_text
-  int64_t node_rank = -1;  // -1: not given
-  std::string master_addr;
-  int64_t master_port = 0;
-  std::string hostfile;
-  int64_t max_restarts = 0;
-  bool has_ranks = false;  // was --ranks given?
+  bool has_ranks = false;  // --ranks was given
   // torchrun's names for the place where hosts meet
   std::string rdzv_backend;
   std::string rdzv_endpoint;
   bool standalone = false;
   std::string config_file;  // only for --help: `accelerate launch` reads it
   ArgMap unused;
-
-  int64_t world_size() const { return nnodes * nproc_per_node; }
 };
 
 FlagTable flags_of(LaunchFlags& launch) {
@@ -282,25 +279,11 @@ int launch(Words words, Commands commands) {
     return run_on_threads(chosen, rest,
                           args.wants_help ? 1 : static_cast<int>(launch.nproc_per_node));
   }
-  try {
-    return launch::run_supervised({.program = program,
-                                   .command = std::string(chosen.name),
-                                   .words = rest,
-                                   .nproc_per_node = launch.nproc_per_node,
-                                   .nnodes = launch.nnodes,
-                                   .node_rank = launch.node_rank,
-                                   .are_threads = launch.ranks == Ranks::kThreads,
-                                   .hostfile = launch.hostfile,
-                                   .master_addr = launch.master_addr,
-                                   .master_port = launch.master_port,
-                                   .timeout = timeout_of(args),
-                                   .max_restarts = launch.max_restarts,
-                                   .save = args.checkpoint.save,
-                                   .has_load = !args.checkpoint.load.empty()});
-  } catch (const CommError& error) {
-    print_error(error.what());
-    return kExitFault;
-  }
+  launch.program = program;
+  launch.command = chosen.name;
+  launch.words = rest;
+  launch.are_threads = launch.ranks == Ranks::kThreads;
+  return supervise(std::move(launch), args);
 }
 
 }  // namespace megatron::cli

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "megatron/cli/ranks.h"
 #include "megatron/core/error.h"
@@ -10,8 +11,6 @@
 #include "megatron/core/log.h"
 #include "megatron/frontends/scripts.h"
 #include "megatron/launch/job.h"
-#include "megatron/launch/supervisor.h"
-#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 namespace {
@@ -26,41 +25,36 @@ int run_alone(const std::string& script, const std::vector<std::string>& flags) 
 
 }  // namespace
 
-int launch_processes(const ProcessLaunch& launch, Commands commands) {
-  const std::string command = frontends::command_of_script(launch.script);
-  const bool wants_help = std::any_of(launch.words.begin(), launch.words.end(), [](const auto& w) {
-    return w == "--help" || w == "-h" || w == "--help-all";
-  });
-  if (wants_help) return run_alone(launch.script, launch.words);
-  const Command* const found = find_command(command, commands);
-  if (found == nullptr || !found->runs_on_ranks()) {
-    if (launch.nproc_per_node * launch.nnodes > 1) {
-      warn(fmt::format("{} does not run on several ranks: it runs in one process", command));
-    }
-    return run_alone(launch.script, launch.words);
-  }
-  std::vector<std::string> problems;  // the command reads the flags again and reports them
-  const TrainingArgs args = parsed_flags(launch.words, problems);
+int supervise(launch::Supervision job, const TrainingArgs& args) {
+  job.timeout = timeout_of(args);
+  job.save = args.checkpoint.save;
+  job.has_load = !args.checkpoint.load.empty();
   try {
-    return launch::run_supervised({.program = launch::own_program(),
-                                   .command = command,
-                                   .words = launch.words,
-                                   .nproc_per_node = launch.nproc_per_node,
-                                   .nnodes = launch.nnodes,
-                                   .node_rank = launch.node_rank,
-                                   .are_threads = false,
-                                   .hostfile = launch.hostfile,
-                                   .exported = launch.exported,
-                                   .master_addr = launch.master_addr,
-                                   .master_port = launch.master_port,
-                                   .timeout = timeout_of(args),
-                                   .max_restarts = launch.max_restarts,
-                                   .save = args.checkpoint.save,
-                                   .has_load = !args.checkpoint.load.empty()});
+    return launch::run_supervised(job);
   } catch (const CommError& error) {
     print_error(error.what());
     return kExitFault;
   }
+}
+
+int launch_processes(launch::Supervision job, Commands commands) {
+  const std::string command = frontends::command_of_script(job.command);
+  const bool wants_help = std::any_of(job.words.begin(), job.words.end(), [](const auto& w) {
+    return w == "--help" || w == "-h" || w == "--help-all";
+  });
+  if (wants_help) return run_alone(job.command, job.words);
+  const Command* const found = find_command(command, commands);
+  if (found == nullptr || !found->runs_on_ranks()) {
+    if (job.world_size() > 1) {
+      warn(fmt::format("{} does not run on several ranks: it runs in one process", command));
+    }
+    return run_alone(job.command, job.words);
+  }
+  std::vector<std::string> problems;  // the command reads the flags again and reports them
+  const TrainingArgs args = parsed_flags(job.words, problems);
+  job.program = launch::own_program();
+  job.command = command;
+  return supervise(std::move(job), args);
 }
 
 }  // namespace megatron::cli

@@ -87,17 +87,18 @@ int launch_as_configured(Words words, Commands commands) {
   for (const std::string& warning : plan.warnings) warn(warning);
   for (const auto& [name, value] : plan.environment) ::setenv(name.c_str(), value.c_str(), 1);
   return launch_processes(
-      {.script = words[script],
+      {.program = {},
+       .command = words[script],
        .words = {words.begin() + static_cast<std::ptrdiff_t>(script) + 1, words.end()},
        .nproc_per_node = plan.processes_per_machine(),
        .nnodes = plan.num_machines,
        .node_rank = plan.machine_rank,
+       .hostfile = {},
        .master_addr = plan.main_process_ip,
        .master_port =
            plan.main_process_port == 0 && plan.num_machines > 1 ? 29500 : plan.main_process_port,
-       .hostfile = {},
-       .exported = {},
-       .max_restarts = plan.max_restarts},
+       .max_restarts = plan.max_restarts,
+       .save = {}},
       commands);
 }
 

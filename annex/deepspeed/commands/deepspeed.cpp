@@ -136,25 +136,25 @@ class HostfileOf {
   std::string path_;
 };
 
-int launch_here(const HostSlots& host, const DeepSpeedFlags& chosen, ProcessLaunch launch,
+int launch_here(const HostSlots& host, const DeepSpeedFlags& chosen, launch::Supervision job,
                 bool has_port, Commands commands) {
   set_environment("CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(host.slots, ",")));
   set_environment("CROSS_RANK", "0");
   set_environment("CROSS_SIZE", "1");
   set_environment("LOCAL_SIZE", std::to_string(host.slots.size()));
-  launch.nproc_per_node = static_cast<int64_t>(host.slots.size());
-  launch.master_port = has_port ? chosen.master_port : 0;
-  return launch_processes(launch, commands);
+  job.nproc_per_node = static_cast<int64_t>(host.slots.size());
+  job.master_port = has_port ? chosen.master_port : 0;
+  return launch_processes(std::move(job), commands);
 }
 
-int launch_on(const Hosts& hosts, ProcessLaunch launch, Commands commands) {
-  launch.nproc_per_node = slots_per_host(hosts);
-  launch.nnodes = static_cast<int64_t>(hosts.size());
+int launch_on(const Hosts& hosts, launch::Supervision job, Commands commands) {
+  job.nproc_per_node = slots_per_host(hosts);
+  job.nnodes = static_cast<int64_t>(hosts.size());
   set_environment("CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(hosts[0].slots, ",")));
-  launch.exported = exported_names();
+  job.exported = exported_names();
   const HostfileOf hostfile(hosts);
-  launch.hostfile = hostfile.path();
-  return launch_processes(launch, commands);
+  job.hostfile = hostfile.path();
+  return launch_processes(std::move(job), commands);
 }
 
 }  // namespace
@@ -173,9 +173,9 @@ int deepspeed(Words words, Commands commands) {
         "deepspeed: there is no script; for example deepspeed --num_gpus 2 pretrain-gpt "
         "--num-layers ...");
   }
-  ProcessLaunch launch;
-  launch.script = words[script];
-  launch.words.assign(words.begin() + static_cast<std::ptrdiff_t>(script) + 1, words.end());
+  launch::Supervision job;
+  job.command = words[script];
+  job.words.assign(words.begin() + static_cast<std::ptrdiff_t>(script) + 1, words.end());
   const bool has_port = std::any_of(own.begin(), own.end(), [](const std::string& word) {
     return word.starts_with("--master_port") || word.starts_with("--master-port");
   });
@@ -183,9 +183,9 @@ int deepspeed(Words words, Commands commands) {
     const Hosts all = frontends::read_hostfile(read_text(chosen.hostfile), chosen.hostfile);
     const Hosts hosts = frontends::chosen_hosts(all, chosen.choice);
     if (chosen.force_multi || hosts.size() > 1 || !is_this_host(hosts[0].name)) {
-      return launch_on(hosts, std::move(launch), commands);
+      return launch_on(hosts, std::move(job), commands);
     }
-    return launch_here(hosts[0], chosen, std::move(launch), has_port, commands);
+    return launch_here(hosts[0], chosen, std::move(job), has_port, commands);
   }
   const bool has_hostfile = std::any_of(own.begin(), own.end(), [](const std::string& word) {
     return word.starts_with("--hostfile") || word == "-H";
@@ -196,7 +196,7 @@ int deepspeed(Words words, Commands commands) {
   }
   const Hosts hosts = frontends::local_hosts(chosen.choice, num_cuda_devices(),
                                              environment("CUDA_VISIBLE_DEVICES"));
-  return launch_here(hosts[0], chosen, std::move(launch), has_port, commands);
+  return launch_here(hosts[0], chosen, std::move(job), has_port, commands);
 }
 
 }  // namespace megatron::cli
