@@ -69,5 +69,23 @@ for preset in "${presets[@]}"; do
   run_preset "$preset" || failed=$((failed + 1))
 done
 
+# The Python package, where an interpreter has what its tests need.
+run_python() {
+  local report=build/python.xml code=0 counts p f s
+  echo "== python"
+  rm -f "$report"
+  scripts/python_tests.sh --junitxml="$report" || code=$?
+  [[ $code -ne 77 ]] || return 0
+  [[ -s $report ]] || { echo "python: pytest ended without a report" >&2; return 1; }
+  counts=$(sed -nE 's/.*<testsuite [^>]*errors="([0-9]+)" failures="([0-9]+)" skipped="([0-9]+)" tests="([0-9]+)".*/\1 \2 \3 \4/p' "$report")
+  local errors failures skips tests
+  read -r errors failures skips tests <<<"$counts"
+  p=$((tests - errors - failures - skips)) f=$((errors + failures)) s=$skips
+  echo "== python: $p passed, $f failed, $s not run for want of a package"
+  [[ $((p + f)) -gt 0 ]] || { echo "python: no test ran" >&2; return 1; }
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+case " ${presets[*]} " in *\ cpu\ *) run_python || failed=$((failed + 1)) ;; esac
+
 echo "$passed passed, $failed failed"
 [[ $failed -eq 0 ]]

@@ -56,6 +56,11 @@ int number(const Lookup& variable, const char* name, int otherwise) {
 
 int port(const Lookup& variable) {
   const int result = number(variable, "MASTER_PORT", 0);
+  // Compat: the agents of torchrun, and so of Accelerate, listen at MASTER_PORT themselves.
+  const char* const agent = variable("TORCHELASTIC_USE_AGENT_STORE");
+  if (agent != nullptr && std::string_view(agent) == "True" && result > 0 && result < 65535) {
+    return result + 1;
+  }
   if (result <= 65535) return result;
   throw ConfigError(fmt::format(
       "environment variable MASTER_PORT is {}, but ports go from 1 to 65535; set it to a free port "

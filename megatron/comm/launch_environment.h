@@ -25,8 +25,9 @@ struct LaunchEnvironment {
 // RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; none if it was
 // started alone. The rendezvous of srun's processes is at MASTER_ADDR and MASTER_PORT. Without
 // MASTER_ADDR they use MPI if there is PMIx (srun --mpi=pmix), otherwise the first host of the
-// step. Without MASTER_PORT the port is computed from the ids of job and step. Throws ConfigError
-// for invalid values. `variable` is getenv.
+// step. Without MASTER_PORT the port is computed from the ids of job and step. Where torchrun's
+// agent listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the port is the next one. Throws
+// ConfigError for invalid values. `variable` is getenv.
 std::optional<LaunchEnvironment> launch_environment(
     const std::function<const char*(const char* name)>& variable);
 std::optional<LaunchEnvironment> launch_environment();

@@ -57,7 +57,7 @@ class MegatronLM(TemplateLM):
         for _, context, continuation in requests:
             ids = (list(context) + list(continuation))[-(self.max_length + 1):]
             # The last token is predicted, never read.
-            logits = self.model.logits(ids[:-1]).numpy()[-len(continuation):, :self.model.vocab_size]
+            logits = self.model.logits(ids[:-1]).numpy()[-len(continuation):]
             shifted = (logits - logits.max(axis=-1, keepdims=True)).astype(np.float64)
             chances = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
             wanted = ids[-len(continuation):]

@@ -61,19 +61,19 @@ class Server:
     """`megatron serve`: the HTTP interfaces of a model, until close().
 
         with Server("checkpoints") as server:
-            requests.post(server.url + "/v1/completions", json={"prompt": "Once", "model": ""})
+            requests.post(server.url + "/v1/completions", json={"model": server.name, "prompt": "Once"})
     """
 
     def __init__(self, load, port=0, **flags):
         line = [program_path(), "serve", *words_of(settings_from(load=os.fspath(load), port=port, **flags))]
         self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.url = None
+        self.url = self.name = None
         lines = []
         for text in self._process.stdout:
             lines.append(text)
-            found = re.search(r"at (http://\S+)", text)
+            found = re.search(r"serving (.+) at (http://\S+)", text)
             if found:
-                self.url = found.group(1)
+                self.name, self.url = found.groups()
                 break
         if self.url is None:
             code = self._process.wait()

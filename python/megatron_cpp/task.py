@@ -51,7 +51,9 @@ class Task:
     def _evaluate_loss(self, values, tokens, labels, loss_mask, split, wants_gradient):
         result = self.loss(values, Batch(tokens, labels, loss_mask, split))
         loss, gradient, logged = result if len(result) == 3 else (*result, {})
-        if not hasattr(gradient, "__dlpack__"):
+        if isinstance(gradient, np.ndarray):
+            gradient = np.ascontiguousarray(gradient)
+        elif wants_gradient and not hasattr(gradient, "__dlpack__"):
             gradient = np.ascontiguousarray(gradient, np.float32)
         return float(loss), gradient, dict(logged)
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -86,9 +87,15 @@ class RankWorld {
   std::set<WorldUser*> users_;
 };
 
+// Another call of an object while one is running.
+enum class SecondCall {
+  kWaits,
+  kThrows,  // because the first one may call Python, which may call again
+};
+
 // An object of the engine behind an object of Python. Only one thread at a time uses it, without
-// the interpreter's lock; others get an Error, as do those that come after close().
-template <class T>
+// the interpreter's lock. After close() a call throws.
+template <class T, SecondCall kSecond>
 class Guarded {
  public:
   explicit Guarded(const char* name) : name_(name) {}
@@ -108,23 +115,37 @@ class Guarded {
     return f(*object_);
   }
 
-  // Frees the engine's object; others wait for nothing.
+  // Frees the engine's object.
   void close() {
+    close([] {});
+  }
+  // Calls `first` before that, with the interpreter's lock.
+  template <class First>
+  void close(const First& first) {
     const Busy busy(*this);
+    first();
     const nb::gil_scoped_release release;
     object_.reset();
   }
-  bool is_closed() const { return object_ == nullptr; }
 
  private:
   class Busy {
    public:
     explicit Busy(Guarded& guarded) : guarded_(guarded) {
-      if (guarded_.is_busy_.exchange(true)) {
+      if constexpr (kSecond == SecondCall::kWaits) {
+        const nb::gil_scoped_release release;
+        guarded_.mutex_.lock();
+      } else if (guarded_.is_busy_.exchange(true)) {
         throw Error(std::string(guarded_.name_) + " is in use by another call");
       }
     }
-    ~Busy() { guarded_.is_busy_ = false; }
+    ~Busy() {
+      if constexpr (kSecond == SecondCall::kWaits) {
+        guarded_.mutex_.unlock();
+      } else {
+        guarded_.is_busy_ = false;
+      }
+    }
     Busy(const Busy&) = delete;
     Busy& operator=(const Busy&) = delete;
 
@@ -134,7 +155,8 @@ class Guarded {
 
   const char* name_;
   std::unique_ptr<T> object_;
-  std::atomic<bool> is_busy_ = false;
+  std::atomic<bool> is_busy_ = false;  // of kThrows
+  std::mutex mutex_;                   // of kWaits
 };
 
 void bind_data(nb::module_& m);

@@ -70,9 +70,14 @@ class PythonEngine final : public WorldUser {
     model_->remove(*this);
     close();
   }
+  // REQUIRES: no call of this engine is running.
   void close() override {
     const nb::gil_scoped_release release;
     engine_.reset();
+  }
+  // Waits for one.
+  void close_when_idle() {
+    call([&](Engine&) { engine_.reset(); });
   }
 
   RequestId submit(std::vector<int32_t> prompt, Request request, bool ignores_end) {
@@ -173,10 +178,7 @@ void bind_engine(nb::module_& m) {
       .def("cancel", &PythonEngine::cancel, arg("id"))
       .def("has_work", &PythonEngine::has_work)
       .def("step", &PythonEngine::step)
-      .def("close", [](PythonEngine& engine) {
-        engine.cancel(0);  // throws if a call is using it
-        engine.close();
-      });
+      .def("close", &PythonEngine::close_when_idle);
 }
 
 }  // namespace megatron::python

@@ -36,9 +36,9 @@ PythonModel::~PythonModel() {
 }
 
 void PythonModel::close() {
-  if (!model_.is_closed()) model_.call([](api::Model&) {});  // throws if a call is using it
-  for (WorldUser* const engine : engines_) engine->close();
-  model_.close();
+  model_.close([this] {
+    for (WorldUser* const engine : engines_) engine->close();
+  });
 }
 
 void bind_model(nb::module_& m) {

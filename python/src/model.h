@@ -28,7 +28,7 @@ class PythonModel final : public WorldUser {
  private:
   const std::shared_ptr<RankWorld> world_;
   std::set<WorldUser*> engines_;
-  Guarded<api::Model> model_{"the model"};
+  Guarded<api::Model, SecondCall::kWaits> model_{"the model"};
 };
 
 }  // namespace megatron::python

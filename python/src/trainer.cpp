@@ -140,7 +140,7 @@ class PythonTrainer final : public WorldUser {
 
  private:
   const std::shared_ptr<RankWorld> world_;
-  Guarded<Run> run_{"the trainer"};
+  Guarded<Run, SecondCall::kThrows> run_{"the trainer"};
 };
 
 api::Batch batch_of(const Ids& tokens, const std::optional<Floats>& mask,

@@ -105,6 +105,17 @@ TEST(LaunchEnvironmentTest, ReadsTorchrun) {
   expect_place({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {kTcp, 0, 1, 0, 1, "", 0});
 }
 
+TEST(LaunchEnvironmentTest, LeavesTheAgentOfTorchrunItsPort) {
+  const Variables variables = {{"RANK", "1"},
+                               {"WORLD_SIZE", "2"},
+                               {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"MASTER_ADDR", "127.0.0.1"},
+                               {"MASTER_PORT", "29500"},
+                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  expect_place(variables, {kTcp, 1, 2, 1, 2, "127.0.0.1", 29501});
+}
+
 TEST(LaunchEnvironmentTest, NonsenseIsNamed) {
   EXPECT_EQ(message_of<ConfigError>([] {
               place({{"RANK", "first"}, {"WORLD_SIZE", "2"}});

@@ -1,0 +1,46 @@
+"""Calls with arguments of any type, shape and order: exceptions, never a crash."""
+
+import numpy as np
+
+import megatron_cpp as mg
+from conftest import TINY
+
+
+def test_a_thousand_calls(checkpoint, choices, tmp_path):
+    model = mg.Model.from_pretrained(checkpoint)
+    engine = mg.Engine(model, max_rows=2, cache_tokens=128)
+    trainer = mg.Trainer(TINY)
+    closed = mg.Trainer(TINY)
+    closed.close()
+    with mg.DatasetWriter(tmp_path / "corpus") as writer:
+        writer.add_document([1, 2, 3])
+    dataset = mg.IndexedDataset(tmp_path / "corpus")
+    tokenizer = mg.Tokenizer("NullTokenizer", vocab_size=60)
+    state = model.state_dict()
+
+    values = [None, True, -1, 0, 1, 3, 2**40, 1.5, float("nan"), "", "1 2", "text", b"bytes", [], [1, 2], [[1, 2]],
+              [[1], [2, 3]], (), {}, {"a": 1}, object(), model, trainer, np.zeros((0,)), np.zeros((4, 17), np.int64),
+              np.zeros((4, 16), np.float32), np.zeros((2, 3, 4), np.float32), np.ones((4, 17), np.int64)[:, ::-1],
+              np.array([1, 2], np.int32), np.array(5), np.array(["a"]), lambda: 1]
+    functions = [model.forward, model.backward, model.logits, model.log_probabilities, model.encode, model.decode,
+                 model.generate, model.load_state_dict, model.clear_gradients, model.gradients, engine.submit,
+                 engine.step, engine.cancel, engine.has_work, trainer.train_step, trainer.evaluate_step,
+                 trainer.evaluate, trainer.load_state_dict, trainer.data_parallel_mean, trainer.load, trainer.generate,
+                 trainer.data_parallel_gather, closed.train_step, closed.state_dict, dataset.__getitem__,
+                 dataset.document, tokenizer.encode, tokenizer.decode, tokenizer.piece, tokenizer.id_of, state.load,
+                 mg.Engine, mg.Tokenizer, mg.IndexedDataset, mg.settings_from, mg.Trainer]
+    failures = 0
+    for _ in range(1000):
+        function = choices.choice(functions)
+        arguments = [choices.choice(values) for _ in range(choices.randrange(0, 3))]
+        try:
+            function(*arguments)
+        except Exception:
+            failures += 1
+    assert 300 < failures < 1000
+
+    # Everything still works.
+    while engine.has_work():
+        engine.step()
+    assert trainer.train_step().loss > 0
+    assert len(model.generate([1, 2], max_new_tokens=2, ignore_end=True).tokens) == 4
