@@ -280,6 +280,16 @@ class NewModelTest : public FinetuneTest {
   }
 };
 
+TEST_F(NewModelTest, StartsWithTheStandardDeviationOfItsConfig) {
+  nlohmann::json config = read_json(golden("hf/gpt2") / "config.json");
+  config["initializer_range"] = 0.5;
+  std::ofstream(path("wide.json")) << config;
+  const Outcome wide = finetune(
+      new_model("out").without("--config_name").with("--config_name", path("wide.json").string()));
+  EXPECT_THAT(wide.out, testing::ContainsRegex("init_method_std [.]+ 0.5\n"));
+  EXPECT_EQ(read_json(path("out") / "config.json").at("initializer_range"), 0.5);
+}
+
 TEST_F(NewModelTest, ArchitectureFlagsAreObeyed) {
   finetune(new_model("llama")
                .with("--position-embedding-type", "rope")

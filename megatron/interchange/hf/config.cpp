@@ -212,8 +212,9 @@ void drop_missing_layers(HfModel& model, const fs::path& folder) {
       fmt::format("mtp.layers.{}.enorm.weight", config.mtp_num_layers - 1), {}, {}};
   const std::string name = mapped(table, {&last, 1}).front().theirs.front();
   if (!has_weights(folder) || ShardedWeights(folder).find(name) != nullptr) return;
-  warn(fmt::format("{}: has no {}; the {} layers that predict further tokens are left out",
-                   folder.string(), name, config.mtp_num_layers));
+  warn(fmt::format("{}: has no {}; the {} of num_nextn_predict_layers {} left out", folder.string(),
+                   name, config.mtp_num_layers == 1 ? "layer" : "layers",
+                   config.mtp_num_layers == 1 ? "is" : "are"));
   config.mtp_num_layers = 0;
 }
 

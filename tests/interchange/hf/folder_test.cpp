@@ -181,10 +181,11 @@ TEST(HfFurtherLayersTest, AreReadAndWrittenBack) {
   }
   const HfModel again = read_hf_config(directory.path());
   EXPECT_EQ(again.transformer.mtp_num_layers, 1);
-  for (const auto& [name, tensor] :
-       open_hf_checkpoint(directory.path(), again).sections.at(kWeightsSection)) {
+  const CheckpointContents reopened = open_hf_checkpoint(directory.path(), again);
+  for (const auto& [name, tensor] : reopened.sections.at(kWeightsSection)) {
     expect_identical(read_whole(tensor), read_whole(weights.at(name)), name);
   }
 }
+
 }  // namespace
 }  // namespace megatron

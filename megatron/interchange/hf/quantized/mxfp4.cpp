@@ -4,6 +4,7 @@
 //   <weight>_scales  uint8 [experts, rows, blocks], exponents of 2 above -127; 255 is NaN
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -21,27 +22,32 @@ constexpr std::array<float, 16> kFp4Values = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f, 
                                               4.0f,  6.0f,  -0.0f, -0.5f, -1.0f, -1.5f,
                                               -2.0f, -3.0f, -4.0f, -6.0f};
 
-float mx_scale(uint8_t exponent) {
-  constexpr uint8_t kNan = 255;
-  return exponent == kNan ? std::numeric_limits<float>::quiet_NaN()
-                          : std::ldexp(1.0f, exponent - 127);
+// The factors of stored exponents.
+std::array<float, 256> mx_scales() {
+  std::array<float, 256> scales{};
+  for (int i = 0; i < 255; ++i) scales[static_cast<size_t>(i)] = std::ldexp(1.0f, i - 127);
+  scales[255] = std::numeric_limits<float>::quiet_NaN();
+  return scales;
 }
 
-// The matrices of experts, [columns, rows] each.
+// The matrices of experts, [columns, rows] each. Tiles of rows keep reads and writes in the cache.
 RowReader mx_experts(const Tensor& blocks, const Tensor& scales) {
-  return [blocks, scales](int64_t begin, int64_t end, float* y) {
+  return [blocks, scales, factors = mx_scales()](int64_t begin, int64_t end, float* y) {
+    constexpr int64_t kTileRows = 64;
     const int64_t rows = blocks.size(1);
-    const int64_t count = blocks.size(2);
-    const auto* const bytes = blocks.view().as<uint8_t>();
-    const auto* const exponents = scales.view().as<uint8_t>();
-    for (int64_t row = begin * rows; row < end * rows; ++row) {
-      float* const column =
-          y + (row / rows - begin) * 2 * kMxBlockBytes * count * rows + row % rows;
-      for (int64_t i = 0; i < count * kMxBlockBytes; ++i) {
-        const float scale = mx_scale(exponents[row * count + i / kMxBlockBytes]);
-        const uint8_t both = bytes[row * count * kMxBlockBytes + i];
-        column[2 * i * rows] = scale * kFp4Values[both & 15];
-        column[(2 * i + 1) * rows] = scale * kFp4Values[both >> 4];
+    const int64_t bytes = blocks.size(2) * kMxBlockBytes;
+    const auto* const numbers = blocks.view().as<uint8_t>() + begin * rows * bytes;
+    const auto* const exponents = scales.view().as<uint8_t>() + begin * rows * blocks.size(2);
+    for (int64_t first = 0; first < (end - begin) * rows; first += kTileRows) {
+      const int64_t last = std::min(first + kTileRows, (end - begin) * rows);
+      for (int64_t i = 0; i < bytes; ++i) {
+        for (int64_t row = first; row < last; ++row) {
+          const uint8_t both = numbers[row * bytes + i];
+          const float scale = factors[exponents[row * blocks.size(2) + i / kMxBlockBytes]];
+          float* const column = y + (row / rows * 2 * bytes + 2 * i) * rows + row % rows;
+          column[0] = scale * kFp4Values[both & 15];
+          column[rows] = scale * kFp4Values[both >> 4];
+        }
       }
     }
   };
