@@ -370,6 +370,7 @@ TEST_F(HfConfigTest, GroupsOfExpertsOfDeepSeek) {
   EXPECT_EQ(v3.transformer.moe_router_group_score_topk, 2);
   EXPECT_EQ(v3.transformer.mtp_num_layers, 1);
   EXPECT_EQ(json::parse(hf_config_text(v3)).at("num_nextn_predict_layers"), 1);
+  EXPECT_EQ(json::parse(hf_config_text(v3)).at("num_key_value_heads"), 4);
   const TransformerConfig one =
       deepseek("deepseek-v3", {{"n_group", 1}, {"topk_group", 1}}).transformer;
   EXPECT_EQ(one.moe_router_num_groups, 0);

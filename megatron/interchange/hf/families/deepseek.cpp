@@ -32,8 +32,9 @@ void bind_latent_attention(HfBinding& f, TransformerConfig& c) {
   f.bind(c.kv_channels);
   f.bind(c.num_query_groups);
   f.bind(c.group_query_attention);
-  static constexpr const char* kDerived[] = {"head_dim", "qk_head_dim", "num_key_value_heads",
-                                             "ep_size"};
+  int64_t heads = c.num_attention_heads;  // transformers divides by them
+  f.size("num_key_value_heads", heads, heads);
+  static constexpr const char* kDerived[] = {"head_dim", "qk_head_dim", "ep_size"};
   f.ignore(kDerived);
 }
 
