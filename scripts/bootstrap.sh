@@ -3,6 +3,7 @@
 #
 #   scripts/bootstrap.sh [package ...]      also installs further packages
 #   scripts/bootstrap.sh --core             only what preset core needs
+#   scripts/bootstrap.sh --python           .venv, with what the tests of the Python package need, from PyPI
 #   scripts/bootstrap.sh [--core] --list    prints the names of the packages
 #
 # For Debian 12 and Ubuntu 24.04, as root or with sudo. If nothing is missing it is silent and needs
@@ -36,6 +37,12 @@ if [[ ${1:-} == --core ]]; then
   needed=("${core[@]}")
   shift
 fi
+wants_python=no
+if [[ ${1:-} == --python ]]; then
+  wants_python=yes
+  shift
+  set -- python3-dev python3-venv "$@"
+fi
 if [[ ${1:-} == --list ]]; then
   printf '%s\n' "${needed[@]}"
   exit 0
@@ -50,11 +57,24 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 1
 fi
 
+# Ends the script; the packages of Debian are there.
+finish() {
+  local wanted=tests/python/requirements.txt
+  cd "$(dirname "${BASH_SOURCE[0]}")/.."
+  if [[ $wants_python == yes ]] && ! cmp -s "$wanted" .venv/requirements.txt; then
+    /usr/bin/python3 -m venv .venv &&
+      .venv/bin/pip --quiet --disable-pip-version-check install --requirement "$wanted" &&
+      cp "$wanted" .venv/requirements.txt ||
+      { echo "bootstrap: pip could not install the packages of $wanted in .venv" >&2; exit 1; }
+  fi
+  exit 0
+}
+
 missing=()
 for package in "${needed[@]}" "$@"; do
   is_installed "$package" || missing+=("$package")
 done
-[[ ${#missing[@]} -gt 0 ]] || exit 0
+[[ ${#missing[@]} -gt 0 ]] || finish
 
 # sudo may ask for a password only at a terminal.
 if [[ $(id -u) -eq 0 ]]; then
@@ -82,3 +102,4 @@ if ! apt_get install --yes --no-install-recommends "${missing[@]}" >>"$log" 2>&1
   echo "bootstrap: apt-get could not install ${missing[*]}; its last lines are above" >&2
   exit 1
 fi
+finish
