@@ -62,10 +62,12 @@ finish() {
   local wanted=tests/python/requirements.txt
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
   if [[ $wants_python == yes ]] && ! cmp -s "$wanted" .venv/requirements.txt; then
-    /usr/bin/python3 -m venv .venv &&
+    if ! { /usr/bin/python3 -m venv .venv &&
       .venv/bin/pip --quiet --disable-pip-version-check install --requirement "$wanted" &&
-      cp "$wanted" .venv/requirements.txt ||
-      { echo "bootstrap: pip could not install the packages of $wanted in .venv" >&2; exit 1; }
+      cp "$wanted" .venv/requirements.txt; }; then
+      echo "bootstrap: pip could not install the packages of $wanted in .venv" >&2
+      exit 1
+    fi
   fi
   exit 0
 }
