@@ -151,6 +151,13 @@ std::string comparable_file(const fs::path& path) {
   return manifest.dump();
 }
 
+// False if one of them does not exist.
+bool is_equal(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::file_size(a, ignored) == fs::file_size(b, ignored) && fs::exists(b) &&
+         read_text(a) == read_text(b);
+}
+
 struct Effect {
   int exit_code = 0;
   std::string err;
@@ -171,7 +178,7 @@ class FlagEffectsTest : public ProgramTest {
     return run(line.at(0), {line.begin() + 1, line.end()}, options);
   }
 
-  // The folder from which every run starts.
+  // The folder of the files that runs start from.
   void prepare(const FlagCases& cases) {
     fs::create_directory(path("given"));
     for (const auto& [name, text] : cases.files) {
@@ -198,14 +205,21 @@ class FlagEffectsTest : public ProgramTest {
 
   Effect effect_of(const std::string& line) {
     if (const auto known = effects_.find(line); known != effects_.end()) return known->second;
+    const fs::path given = path("given");
     const fs::path folder = path("run");
     fs::remove_all(folder);
-    fs::copy(path("given"), folder, fs::copy_options::recursive);
+    fs::create_directory(folder);
+    for (const auto& entry : fs::directory_iterator(given)) {  // the files that the line names
+      const fs::path name = entry.path().filename();
+      if (line.find(name.string()) == std::string::npos) continue;
+      fs::copy(entry.path(), folder / name, fs::copy_options::recursive);
+    }
     const Outcome outcome = run_in(folder, words_in(line));
     Effect effect = {outcome.exit_code, outcome.err, comparable_log(outcome.out), {}};
     for (const auto& entry : fs::recursive_directory_iterator(folder)) {
       if (!entry.is_regular_file()) continue;
       std::string name = fs::relative(entry.path(), folder).string();
+      if (is_equal(entry.path(), given / name)) continue;
       name = std::regex_replace(name, std::regex("[0-9]{8,}.*|[0-9]+-[0-9]+-[0-9]+T.*"), "");
       effect.files[name] += comparable_file(entry.path());
     }
