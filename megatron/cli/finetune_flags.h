@@ -23,12 +23,12 @@ struct FinetuneFlags {
   int64_t validation_split_percentage = 5;
   int64_t block_size = 0;  // 0: that of the model, at most 1024
   std::string text_column = "text";
-  // Of a BERT.
+  // BERT.
   int64_t num_labels = 0;        // 0: as the model, or masked language modeling if it has none
   std::string text_pair_column;  // empty: sentence2, if the text's is sentence1
   std::string label_column;      // empty: label
   std::optional<double> mlm_probability;
-  // Of a T5.
+  // T5.
   std::string summary_column;  // empty: summary
   std::string source_prefix;
   int64_t max_source_length = 0;  // 0: that of the model, at most 1024

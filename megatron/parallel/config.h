@@ -11,7 +11,7 @@ enum class DistributedBackend { kNccl, kGloo };
 // Exchange of keys or queries between context-parallel ranks (context/attention.h).
 enum class ContextExchange { kP2p, kAllGather, kAllToAll };
 
-// How a model and its data are spread over the ranks. Names are Megatron's flag names.
+// The layout of a model and its data on the ranks. Names are Megatron's flag names.
 struct ParallelConfig {
   int64_t world_size = 1;                    // all ranks; not a flag
   int64_t tensor_model_parallel_size = 1;    // tp

@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// How keys and values are kept: in the model's dtype, or in FP8 (kernels::KeyValuePages).
+// The format of cached keys and values: the model's dtype, or FP8 (kernels::KeyValuePages).
 enum class KvCacheType { kModel, kFp8 };
 const char* name_of(KvCacheType type);  // "auto", "fp8"
 

@@ -76,7 +76,7 @@ enum class TokenDropPolicy { kProbs, kPosition };
 // moe_router_topk of num_experts MLPs.
 struct ExpertConfig {
   int64_t num_experts = 0;  // 0: none
-  // Of each layer: 1 if it has experts. One number: each so many layers, from the first.
+  // By layer: 1 if it has experts. A single number n: every n-th layer, from the first on.
   std::vector<int> moe_layer_freq;  // resolved: empty if all have
   int64_t moe_ffn_hidden_size = 0;  // width of an expert; 0: ffn_hidden_size
   int64_t moe_router_topk = 2;
@@ -104,7 +104,7 @@ struct ExpertConfig {
   bool moe_shared_expert_gate = false;
 
   bool has_experts() const { return num_experts > 0; }
-  // Has a layer, counted from 0 over the stack? Layers beyond the list are as the last one.
+  // True if layer `layer` of the stack has experts. Layers beyond the list are as the last one.
   bool has_experts(int64_t layer) const {
     if (moe_layer_freq.empty()) return has_experts();
     const auto last = static_cast<int64_t>(moe_layer_freq.size()) - 1;

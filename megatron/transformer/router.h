@@ -37,7 +37,7 @@ class Router final : public Module {
  private:
   friend class Routers;
 
-  // What an iteration's microbatches add up to on this rank, on the model's device.
+  // Sums over an iteration's microbatches on this rank, on the model's device.
   struct Sums {
     Tensor losses;       // [kNumLosses + 1] fp32; last the number of microbatches
     Tensor load;         // [E] fp32: tokens of each expert
