@@ -2,7 +2,8 @@
 """Reloads models in transformers that went through this program.
 
 Usage: check_transformers.py PROGRAM [NAME ...]
-       (in an environment with torch, transformers >= 5 and tokenizers; NAME: families and "trained")
+       (in an environment with torch, transformers >= 5 and tokenizers; NAME: a family, "beside", "trained",
+       "finetuned")
 
 Each golden family goes from its Hugging Face folder to a checkpoint of this program, or torch_dist, and back; transformers
 then loads the folder and must compute the logits of the original, with a config.json of the same meaning. Models that are
@@ -17,6 +18,7 @@ import tempfile
 
 import torch
 import transformers
+from tokenizers import ByteLevelBPETokenizer
 
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -82,37 +84,38 @@ def family(program, work, source):
             print(f"ok: {name} ({spelling}, {form}): logits differ by {worst:.1e}", flush=True)
 
 
-def files_beside(program, work):
-    """Tokenizer, chat template and generation_config.json travel along; fp16, bf16, shards."""
-    source = work / "beside"
-    source.mkdir()
+def small_model(folder, dtype=torch.float32, size="10GB"):
+    """A Llama of `dtype` with a tokenizer, in files of at most `size`."""
     settings = transformers.LlamaConfig(
         vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=2)
     torch.manual_seed(1)
-    model = transformers.LlamaForCausalLM(settings)
-    trainer = __import__("tokenizers").ByteLevelBPETokenizer()
-    trainer.train_from_iterator(["some text to learn merges from"] * 4, vocab_size=290,
+    transformers.LlamaForCausalLM(settings).to(dtype).save_pretrained(folder, max_shard_size=size)
+    trainer = ByteLevelBPETokenizer()
+    trainer.train_from_iterator(["some text to learn merges from"] * 4, vocab_size=290, show_progress=False,
                                 special_tokens=["<s>", "</s>", "<pad>"])
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=trainer._tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     tokenizer.chat_template = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+    tokenizer.save_pretrained(folder)
     generation = transformers.GenerationConfig(bos_token_id=0, eos_token_id=[1, 2], pad_token_id=2,
                                                do_sample=True, temperature=0.6, top_p=0.9)
+    generation.save_pretrained(folder)
+    return tokenizer, generation
+
+
+def files_beside(program, work):
+    """Tokenizer, chat template and generation_config.json travel along; fp16, bf16, shards."""
+    here = work / "beside"
     ids = torch.arange(40).reshape(2, 20) * 7 % 300
     for dtype, size in ((torch.float32, "10GB"), (torch.float16, "60KB"), (torch.bfloat16, "60KB")):
         name = str(dtype).removeprefix("torch.")
-        folder = source / name
-        model.to(dtype).save_pretrained(folder, max_shard_size=size)
-        tokenizer.save_pretrained(folder)
-        generation.save_pretrained(folder)
-        program("convert-checkpoint", "--load-dir", folder, "--save-dir", source / f"{name}-native",
-                "--saver", "native")
-        back = source / f"{name}-back"
-        program("convert-checkpoint", "--load-dir", source / f"{name}-native", "--save-dir", back,
-                "--saver", "hf", "--max_shard_size", size, "--tokenizer_name", folder)
-        if size != "10GB":
-            expect((back / "model.safetensors.index.json").exists(), "no shards were written")
+        folder, between, back = here / name, here / f"{name}-native", here / f"{name}-back"
+        tokenizer, generation = small_model(folder, dtype, size)
+        program("convert-checkpoint", "--load-dir", folder, "--save-dir", between, "--saver", "native")
+        program("convert-checkpoint", "--load-dir", between, "--save-dir", back, "--saver", "hf",
+                "--max_shard_size", size, "--tokenizer_name", folder)
+        expect((back / "model.safetensors.index.json").exists() == (size != "10GB"), "number of files")
         got = transformers.AutoModelForCausalLM.from_pretrained(back, dtype="auto")
         expect(got.dtype == dtype, f"dtype {got.dtype}")
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto").state_dict()
@@ -125,9 +128,37 @@ def files_beside(program, work):
                f"{name}: chat template")
         kept = transformers.GenerationConfig.from_pretrained(back)
         expect(kept.to_diff_dict() == generation.to_diff_dict(), f"{name}: generation_config.json")
-        expect(got.config.eos_token_id in (1, [1, 2]), f"eos_token_id {got.config.eos_token_id}")
         print(f"ok: {name}, {size} a file: tensors, tokenizer, chat template, generation_config.json",
               flush=True)
+
+
+def worst_logprob(program, work, scored, folder):
+    """How much `megatron score` of one model and transformers of another differ."""
+    ids = list(range(1, 30))
+    (work / "ids.jsonl").write_text(json.dumps({"ids": ids}) + "\n")
+    out = program("score", "--load", scored, "--input", work / "ids.jsonl", "--device", "cpu")
+    rows = torch.log_softmax(logits(folder, torch.tensor([ids]))[0, :-1].double(), dim=-1)
+    want = rows.gather(1, torch.tensor(ids[1:]).unsqueeze(1)).squeeze(1)
+    got = torch.tensor(json.loads(out.splitlines()[-1])["logprobs"], dtype=torch.float64)
+    worst = (got - want).abs().max().item()
+    expect(worst < 1e-5, f"log-probabilities differ by {worst:.1e}")
+    return worst
+
+
+def finetuned(program, work):
+    """What finetune writes predicts in transformers what the checkpoint of the run predicts here."""
+    here = work / "finetuned"
+    small_model(here / "base")
+    (here / "texts.txt").write_text("some text to learn from, line by line\n" * 200)
+    program("finetune", "--model_name_or_path", here / "base", "--train_file", here / "texts.txt",
+            "--output_dir", here / "out", "--block_size", 32, "--per_device_train_batch_size", 4,
+            "--max_train_steps", 4, "--learning_rate", 1e-3, "--device", "cpu")
+    ids = torch.arange(20).reshape(1, 20)
+    expect(not torch.equal(logits(here / "out", ids), logits(here / "base", ids)), "nothing was learnt")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(here / "out")
+    expect(tokenizer.chat_template is not None, "chat template")
+    worst = worst_logprob(program, work, here / "out/checkpoints", here / "out")
+    print(f"ok: finetuned: log-probabilities differ by {worst:.1e}", flush=True)
 
 
 COMMON = ("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
@@ -153,21 +184,13 @@ def trained(program, work):
     words = COMMON + list(map(str, ["--data-path", DATA / "corpus_text_document", "--vocab-file",
                                     DATA / "vocab.json", "--merge-file", DATA / "merges.txt", "--data-cache-path",
                                     work / "cache"]))
-    ids = list(range(1, 30))
-    (work / "ids.jsonl").write_text(json.dumps({"ids": ids}) + "\n")
     for model_type, style in STYLES.items():
         run = work / f"run-{model_type}"
         program("pretrain-gpt", *words, *style, "--save", run)
         program("convert-checkpoint", "--load-dir", run, "--save-dir", run / "hf", "--saver", "hf")
-        scored = json.loads(program("score", "--load", run, "--input", work / "ids.jsonl", "--device",
-                                    "cpu").splitlines()[-1])
         config = transformers.AutoConfig.from_pretrained(run / "hf")
         expect(config.model_type == model_type, f"{model_type} became {config.model_type}")
-        rows = torch.log_softmax(logits(run / "hf", torch.tensor([ids]))[0, :-1].double(), dim=-1)
-        want = rows.gather(1, torch.tensor(ids[1:]).unsqueeze(1)).squeeze(1)
-        got = torch.tensor(scored["logprobs"], dtype=torch.float64)
-        worst = (got - want).abs().max().item()
-        expect(worst < 1e-5, f"log-probabilities differ by {worst:.1e}")
+        worst = worst_logprob(program, work, run, run / "hf")
         print(f"ok: trained as {model_type}: log-probabilities differ by {worst:.1e}", flush=True)
 
 
@@ -183,7 +206,7 @@ def main():
         return result.stdout
 
     print(f"PyTorch {torch.__version__}, transformers {transformers.__version__}")
-    checks = {"beside": files_beside, "trained": trained}
+    checks = {"beside": files_beside, "trained": trained, "finetuned": finetuned}
     if not COLLECTION.exists():
         print(f"not run: families, no models in {COLLECTION}")
     for source in sorted([*(GOLDEN / "hf").glob("*/config.json"), *COLLECTION.glob("*/config.json")]):
