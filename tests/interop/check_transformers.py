@@ -3,7 +3,7 @@
 
 Usage: check_transformers.py PROGRAM [NAME ...]
        (in an environment with torch, transformers >= 5 and tokenizers; NAME: a family, "beside", "trained",
-       "finetuned")
+       "finetuned", "quantized")
 
 Each golden family goes from its Hugging Face folder to a checkpoint of this program, or torch_dist, and back; transformers
 then loads the folder and must compute the logits of the original, with a config.json of the same meaning. Models that are
@@ -18,6 +18,7 @@ import tempfile
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
 
 transformers.utils.logging.disable_progress_bar()
@@ -32,6 +33,7 @@ DATA = GOLDEN / "megatron/data"
 WITHOUT_MEANING = {
     "_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version", "use_cache",
     "max_window_layers",  # layer_types counts
+    "expansion_ratio",  # the code of MPT ignores it
     "output_router_logits", "router_aux_loss_coef",  # of transformers' own loss
 }
 
@@ -161,6 +163,26 @@ def finetuned(program, work):
     print(f"ok: finetuned: log-probabilities differ by {worst:.1e}", flush=True)
 
 
+def quantized(program, work):
+    """A quantized folder, written plainly, has in transformers the logits of its dequantized model, and LoRA trains it."""
+    for source in sorted((GOLDEN / "quantized").glob("*/config.json")):
+        source = source.parent
+        here = work / "quantized" / source.name
+        program("convert-checkpoint", "--load-dir", source, "--save-dir", here / "hf", "--saver", "hf")
+        expect("quantization_config" not in (here / "hf/config.json").read_text(), "is still quantized")
+        stored = load_file(source / "expected.safetensors")
+        worst = (logits(here / "hf", stored["input.input_ids"]) - stored["logits"]).abs().max().item()
+        expect(worst < 1e-4, f"{source.name}: logits differ by {worst:.1e}")
+        (here / "texts.txt").write_text("1 2 3 5 8 13 21 34 55 12\n" * 100)
+        program("finetune", "--model_name_or_path", source, "--train_file", here / "texts.txt", "--output_dir",
+                here / "out", "--block_size", 16, "--per_device_train_batch_size", 4, "--max_train_steps", 2,
+                "--lora-rank", 4, "--lora-alpha", 8, "--merge_lora", "--learning_rate", 1e-3, "--device", "cpu",
+                "--tokenizer-type", "NullTokenizer", "--vocab-size", 66)
+        learnt = (logits(here / "out", stored["input.input_ids"]) - stored["logits"]).abs().max().item()
+        expect(1e-4 < learnt < 1, f"{source.name}: logits after LoRA differ by {learnt:.1e}")
+        print(f"ok: {source.name}: logits differ by {worst:.1e}, by {learnt:.1e} after LoRA", flush=True)
+
+
 COMMON = ("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
           "--micro-batch-size 2 --global-batch-size 4 --lr 1e-3 --lr-decay-iters 10 --train-iters 4 --eval-iters 0 "
           "--split 90,5,5 --save-interval 4 --hidden-dropout 0 --attention-dropout 0 --device cpu "
@@ -206,7 +228,8 @@ def main():
         return result.stdout
 
     print(f"PyTorch {torch.__version__}, transformers {transformers.__version__}")
-    checks = {"beside": files_beside, "trained": trained, "finetuned": finetuned}
+    checks = {"beside": files_beside, "trained": trained, "finetuned": finetuned,
+              "quantized": quantized}
     if not COLLECTION.exists():
         print(f"not run: families, no models in {COLLECTION}")
     for source in sorted([*(GOLDEN / "hf").glob("*/config.json"), *COLLECTION.glob("*/config.json")]):

@@ -23,7 +23,8 @@ constexpr Method kMethods[] = {{"gptq", read_gptq},
                                {"awq", read_awq},
                                {"compressed-tensors", read_compressed_tensors},
                                {"mxfp4", read_mxfp4},
-                               {"fp8", read_fp8}};
+                               {"fp8", read_fp8},
+                               {"bitsandbytes", read_bitsandbytes}};
 
 // The tensors computed last: the pieces of one of our tensors read the same ones several times.
 class RecentTensors {
@@ -44,7 +45,7 @@ class RecentTensors {
   }
 
  private:
-  static constexpr int64_t kMaxBytes = int64_t{1} << 29;
+  static constexpr int64_t kMaxBytes = int64_t{1} << 28;
   std::mutex mutex_;
   std::deque<std::pair<std::string, Tensor>> recent_;
   int64_t bytes_ = 0;

@@ -2,15 +2,16 @@
 """Writes the folders beside this file: small models with quantized weights, and what transformers
 computes with the same weights dequantized.
 
-Usage: generate.py [FOLDER]   (in an environment with torch, transformers and compressed-tensors)
+Usage: generate.py [FOLDER]   (with torch, transformers, compressed-tensors and bitsandbytes)
 
-GPTQ and AWQ are packed here, number by number, as AutoGPTQ 0.7 and AutoAWQ 0.2 do; the package
-compressed-tensors packs its own formats and dequantizes them.
+GPTQ and AWQ are packed here, number by number, as AutoGPTQ 0.7 and AutoAWQ 0.2 do; the packages
+compressed-tensors and bitsandbytes pack their own formats and dequantize them.
 """
 import json
 import pathlib
 import sys
 
+import bitsandbytes.functional
 import torch
 import transformers
 from compressed_tensors.compressors import BaseCompressor
@@ -144,6 +145,20 @@ def compressed(weight, form, reordered=False, **settings):
             for name, tensor in stored.items()}, plain
 
 
+def four_bits(weight, kind, nested):
+    packed_bytes, state = bitsandbytes.functional.quantize_4bit(
+        weight, blocksize=64, compress_statistics=nested, quant_type=kind)
+    tensors = {"weight": packed_bytes}
+    tensors |= {f"weight.{name}": value for name, value in state.as_dict(packed=True).items()}
+    return tensors, bitsandbytes.functional.dequantize_4bit(packed_bytes, state)
+
+
+def eight_bits(weight):
+    numbers, values, _ = bitsandbytes.functional.int8_vectorwise_quant(weight.half())
+    tensors = {"weight": numbers, "SCB": values, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+    return tensors, numbers.float() * values[:, None] / 127
+
+
 def write(folder, model_name, config, quantize, extra=lambda name, module: {}):
     torch.manual_seed(20261127)
     config_class, more = MODELS[model_name]
@@ -235,6 +250,15 @@ def write_all(top):
              {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}]
     write(top / "compressed-packed", "gemma3", groups("pack-quantized", packs),
           alternating("pack-quantized", packs))
+
+    kinds = [("nf4", True), ("nf4", False), ("fp4", True)]
+    write(top / "bitsandbytes-4bit", "llama",
+          {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+           "bnb_4bit_use_double_quant": True, "bnb_4bit_quant_storage": "uint8"},
+          lambda name, weight: four_bits(weight, *kinds[sum(map(ord, name)) % 3]))
+    write(top / "bitsandbytes-8bit", "qwen2",
+          {"quant_method": "bitsandbytes", "load_in_8bit": True},
+          lambda name, weight: eight_bits(weight))
 
 
 if __name__ == "__main__":

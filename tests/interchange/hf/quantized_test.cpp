@@ -73,7 +73,7 @@ TEST_P(QuantizedTest, IsWrittenWithPlainWeights) {
 INSTANTIATE_TEST_SUITE_P(Folders, QuantizedTest,
                          testing::Values("gptq", "gptq-v2", "awq", "compressed-fp8",
                                          "compressed-int8", "compressed-packed", "mxfp4",
-                                         "fp8-blocks"),
+                                         "fp8-blocks", "bitsandbytes-4bit", "bitsandbytes-8bit"),
                          [](const auto& folder) {
                            std::string name = folder.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -137,9 +137,12 @@ class QuantizedErrors : public testing::Test {
 };
 
 TEST_F(QuantizedErrors, NamesMethodsAndSettingsThatAreNotRead) {
-  EXPECT_THAT(with_settings("gptq", {{"quant_method", "bitsandbytes"}}),
-              AllOf(HasSubstr("quant_method is \"bitsandbytes\""),
-                    HasSubstr("gptq, awq, compressed-tensors"), HasSubstr("original model")));
+  EXPECT_THAT(
+      with_settings("gptq", {{"quant_method", "hqq"}}),
+      AllOf(HasSubstr("quant_method is \"hqq\""),
+            HasSubstr("gptq, awq, compressed-tensors, mxfp4, fp8, bitsandbytes"), HasSubstr("original model")));
+  EXPECT_THAT(with_settings("bitsandbytes-4bit", {{"bnb_4bit_quant_storage", "bfloat16"}}),
+              HasSubstr("bnb_4bit_quant_storage is \"bfloat16\""));
   EXPECT_THAT(with_settings("gptq", {{"checkpoint_format", "marlin"}}),
               HasSubstr("checkpoint_format is \"marlin\": read are gptq, gptq_v2"));
   EXPECT_THAT(with_settings("awq", {{"version", "gemv"}}), HasSubstr("version is \"gemv\""));
@@ -177,6 +180,20 @@ TEST_F(QuantizedErrors, NamesTensorsThatAreMissingOrDoNotFit) {
               HasSubstr("expected int8 or FP8"));
   EXPECT_THAT(with_tensor("compressed-packed", "mlp.up_proj.weight_packed", integers({80, 7})),
               HasSubstr("expected packed numbers of a weight [80, 64]"));
+  const auto bytes = [](const Shape& shape) { return zeros(shape, DType::kUInt8, Stream{}); };
+  const std::string state = "mlp.down_proj.weight.quant_state.bitsandbytes__nf4";
+  EXPECT_THAT(with_tensor("bitsandbytes-4bit", state, bytes({9})),
+              HasSubstr("expected JSON with the shape and blocksize of a matrix"));
+  EXPECT_THAT(with_tensor("bitsandbytes-4bit", state, {}), HasSubstr("fp4 is missing"));
+  EXPECT_THAT(with_tensor("bitsandbytes-4bit", "mlp.down_proj.weight", bytes({3071, 1})),
+              HasSubstr("expected the numbers of a weight [64, 96]"));
+  EXPECT_THAT(with_tensor("bitsandbytes-4bit", "mlp.down_proj.weight.absmax", bytes({95})),
+              HasSubstr("absmax is [95] of uint8, expected [96]"));
+  EXPECT_THAT(with_tensor("bitsandbytes-8bit", "mlp.down_proj.SCB", bytes({63})),
+              HasSubstr("SCB is [63] of uint8, expected [64]"));
+  EXPECT_THAT(with_tensor("bitsandbytes-8bit", "mlp.down_proj.weight_format",
+                          tensor_of(std::vector<uint8_t>{1}, {})),
+              HasSubstr("expected 0: numbers in the order of rows"));
 }
 
 TEST_F(QuantizedErrors, ValuesAreRoundedToTheModelsDtype) {

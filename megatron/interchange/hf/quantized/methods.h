@@ -12,5 +12,6 @@ std::shared_ptr<const Quantization> read_awq(HfBinding& fields);
 std::shared_ptr<const Quantization> read_compressed_tensors(HfBinding& fields);
 std::shared_ptr<const Quantization> read_mxfp4(HfBinding& fields);
 std::shared_ptr<const Quantization> read_fp8(HfBinding& fields);
+std::shared_ptr<const Quantization> read_bitsandbytes(HfBinding& fields);
 
 }  // namespace megatron

@@ -25,6 +25,8 @@ std::vector<float> floats_of(const Tensor& x) {
       return elements_as<Float8E5M2, float>(x);
     case DType::kInt8:
       return elements_as<int8_t, float>(x);
+    case DType::kUInt8:
+      return elements_as<uint8_t, float>(x);
     case DType::kInt32:
       return elements_as<int32_t, float>(x);
     case DType::kInt64:

@@ -58,7 +58,7 @@ inline float packed_number(const int32_t* words, int64_t stride, int64_t i, int6
   return static_cast<float>((both >> shift) & ((uint64_t{1} << bits) - 1));
 }
 
-// Elements of a floating-point tensor, also of FP8, or of int8, int32 or int64.
+// Elements of a floating-point tensor, also of FP8, or of int8, uint8, int32 or int64.
 std::vector<float> floats_of(const Tensor& x);
 // Elements of int32 or int64.
 std::vector<int64_t> integers_of(const Tensor& x);
