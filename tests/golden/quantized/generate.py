@@ -25,6 +25,8 @@ SIZES = dict(vocab_size=67, hidden_size=64, intermediate_size=96, num_hidden_lay
 MODELS = {
     "qwen2": (transformers.Qwen2Config, {}),
     "llama": (transformers.LlamaConfig, {}),
+    # bitsandbytes 0.50 dequantizes on the CPU only rows of whole blocks correctly.
+    "llama-wide": (transformers.LlamaConfig, dict(intermediate_size=128)),
     "gemma3": (transformers.Gemma3TextConfig,
                dict(head_dim=16, intermediate_size=80, sliding_window=8, query_pre_attn_scalar=16)),
 }
@@ -252,7 +254,7 @@ def write_all(top):
           alternating("pack-quantized", packs))
 
     kinds = [("nf4", True), ("nf4", False), ("fp4", True)]
-    write(top / "bitsandbytes-4bit", "llama",
+    write(top / "bitsandbytes-4bit", "llama-wide",
           {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
            "bnb_4bit_use_double_quant": True, "bnb_4bit_quant_storage": "uint8"},
           lambda name, weight: four_bits(weight, *kinds[sum(map(ord, name)) % 3]))

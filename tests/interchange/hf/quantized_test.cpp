@@ -185,10 +185,10 @@ TEST_F(QuantizedErrors, NamesTensorsThatAreMissingOrDoNotFit) {
   EXPECT_THAT(with_tensor("bitsandbytes-4bit", state, bytes({9})),
               HasSubstr("expected JSON with the shape and blocksize of a matrix"));
   EXPECT_THAT(with_tensor("bitsandbytes-4bit", state, {}), HasSubstr("fp4 is missing"));
-  EXPECT_THAT(with_tensor("bitsandbytes-4bit", "mlp.down_proj.weight", bytes({3071, 1})),
-              HasSubstr("expected the numbers of a weight [64, 96]"));
-  EXPECT_THAT(with_tensor("bitsandbytes-4bit", "mlp.down_proj.weight.absmax", bytes({95})),
-              HasSubstr("absmax is [95] of uint8, expected [96]"));
+  EXPECT_THAT(with_tensor("bitsandbytes-4bit", "mlp.down_proj.weight", bytes({4095, 1})),
+              HasSubstr("expected the numbers of a weight [64, 128]"));
+  EXPECT_THAT(with_tensor("bitsandbytes-4bit", "mlp.down_proj.weight.absmax", bytes({127})),
+              HasSubstr("absmax is [127] of uint8, expected [128]"));
   EXPECT_THAT(with_tensor("bitsandbytes-8bit", "mlp.down_proj.SCB", bytes({63})),
               HasSubstr("SCB is [63] of uint8, expected [64]"));
   EXPECT_THAT(with_tensor("bitsandbytes-8bit", "mlp.down_proj.weight_format",
