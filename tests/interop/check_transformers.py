@@ -33,6 +33,7 @@ DATA = GOLDEN / "megatron/data"
 WITHOUT_MEANING = {
     "_name_or_path", "architectures", "dtype", "initializer_range", "transformers_version", "use_cache",
     "max_window_layers",  # layer_types counts
+    "num_nextn_predict_layers",  # transformers has no such layers; the file says whether there are any
     "expansion_ratio",  # the code of MPT ignores it
     "output_router_logits", "router_aux_loss_coef",  # of transformers' own loss
 }
@@ -57,9 +58,14 @@ def logits(folder, ids, dtype=torch.float32):
 
 def differences(left, right):
     """The fields of `left` that `right` has otherwise. It may state more: what `left` leaves to the code."""
-    left, right = left.to_dict(), right.to_dict()
-    return {name: (value, right.get(name)) for name, value in left.items()
-            if name not in WITHOUT_MEANING and value is not None and value != right.get(name)}
+    changed = {}
+    for name, value in left.items():
+        other = right.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            changed |= {f"{name}.{key}": pair for key, pair in differences(value, other).items()}
+        elif name not in WITHOUT_MEANING and value is not None and value != other:
+            changed[name] = (value, other)
+    return changed
 
 
 def family(program, work, source):
@@ -81,7 +87,8 @@ def family(program, work, source):
             program("convert-checkpoint", "--load-dir", between, "--save-dir", back, "--saver", "hf")
             worst = (logits(back, ids) - want).abs().max().item()
             expect(worst <= 1e-5, f"logits differ by {worst:.1e}")
-            changed = differences(config, transformers.AutoConfig.from_pretrained(back))
+            changed = differences(config.to_dict(),
+                                  transformers.AutoConfig.from_pretrained(back).to_dict())
             expect(not changed, f"{spelling}: {changed}")
             print(f"ok: {name} ({spelling}, {form}): logits differ by {worst:.1e}", flush=True)
 

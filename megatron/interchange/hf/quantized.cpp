@@ -19,12 +19,9 @@ struct Method {
   const char* name;
   std::shared_ptr<const Quantization> (*read)(HfBinding& fields);
 };
-constexpr Method kMethods[] = {{"gptq", read_gptq},
-                               {"awq", read_awq},
-                               {"compressed-tensors", read_compressed_tensors},
-                               {"mxfp4", read_mxfp4},
-                               {"fp8", read_fp8},
-                               {"bitsandbytes", read_bitsandbytes}};
+constexpr Method kMethods[] = {
+    {"gptq", read_gptq},   {"awq", read_awq}, {"compressed-tensors", read_compressed_tensors},
+    {"mxfp4", read_mxfp4}, {"fp8", read_fp8}, {"bitsandbytes", read_bitsandbytes}};
 
 // The tensors computed last: the pieces of one of our tensors read the same ones several times.
 class RecentTensors {

@@ -137,10 +137,10 @@ class QuantizedErrors : public testing::Test {
 };
 
 TEST_F(QuantizedErrors, NamesMethodsAndSettingsThatAreNotRead) {
-  EXPECT_THAT(
-      with_settings("gptq", {{"quant_method", "hqq"}}),
-      AllOf(HasSubstr("quant_method is \"hqq\""),
-            HasSubstr("gptq, awq, compressed-tensors, mxfp4, fp8, bitsandbytes"), HasSubstr("original model")));
+  EXPECT_THAT(with_settings("gptq", {{"quant_method", "hqq"}}),
+              AllOf(HasSubstr("quant_method is \"hqq\""),
+                    HasSubstr("gptq, awq, compressed-tensors, mxfp4, fp8, bitsandbytes"),
+                    HasSubstr("original model")));
   EXPECT_THAT(with_settings("bitsandbytes-4bit", {{"bnb_4bit_quant_storage", "bfloat16"}}),
               HasSubstr("bnb_4bit_quant_storage is \"bfloat16\""));
   EXPECT_THAT(with_settings("gptq", {{"checkpoint_format", "marlin"}}),
