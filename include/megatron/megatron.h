@@ -5,6 +5,7 @@
 #include "megatron/core/error.h"
 #include "megatron/model.h"
 #include "megatron/ranks.h"
+#include "megatron/server.h"
 #include "megatron/settings.h"
 #include "megatron/task.h"
 #include "megatron/tensor.h"

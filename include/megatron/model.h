@@ -52,8 +52,9 @@ class Model {
 
   // GPT, BERT or T5.
   ModelKind kind() const;
-  int64_t vocab_size() const;     // ids that mean something; further ones are padding
-  int64_t max_positions() const;  // tokens of a text
+  const std::string& directory() const;  // as given, without a final slash
+  int64_t vocab_size() const;            // ids that mean something; further ones are padding
+  int64_t max_positions() const;         // tokens of a text
 
   // This rank's shards of the parameters, without copies.
   std::vector<NamedTensor> parameters() const;

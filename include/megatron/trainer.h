@@ -87,9 +87,10 @@ class Trainer {
   std::vector<std::vector<int32_t>> generate(std::span<const std::vector<int32_t>> prompts,
                                              const GenerateOptions& options);
 
-  // Mean losses over eval_iters global batches, or over one of the caller's; empty on ranks without
-  // the last stage.
+  // Mean losses over eval_iters global batches, over one, or over one of the caller's; empty on
+  // ranks without the last stage. Throws ConfigError if there is no data for the split.
   Losses evaluate(Split split = Split::kValid);
+  Losses evaluate_step(Split split = Split::kValid);
   Losses evaluate_step(const Batch& batch);
 
   // Saves a checkpoint now and waits until it is the latest. Throws ConfigError unless the settings

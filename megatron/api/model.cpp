@@ -22,6 +22,7 @@ namespace {
 ModelChoice choice_of(const std::string& directory, const ModelOptions& options) {
   ModelChoice choice;
   choice.load = directory;
+  while (choice.load.size() > 1 && choice.load.ends_with('/')) choice.load.pop_back();
   choice.ckpt_step = options.iteration;
   choice.num_threads = options.num_threads;
   choice.parallel.tensor_model_parallel_size = options.tensor_parallel_size;
@@ -78,6 +79,7 @@ Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
+const std::string& Model::directory() const { return state_->choice.load; }
 ModelKind Model::kind() const { return state_->loaded.kind; }
 int64_t Model::vocab_size() const { return state_->loaded.vocab_size; }
 int64_t Model::max_positions() const {

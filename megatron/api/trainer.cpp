@@ -115,6 +115,14 @@ struct Trainer::State {
   void open_data() {
     if (!std::exchange(has_data, true)) run.open_data();
   }
+  // Opens the data. Throws ConfigError unless it has the split.
+  void expect_split(Split split) {
+    open_data();
+    if (task->has_split(split)) return;
+    throw ConfigError(
+        "evaluate: the run has no data for this split; see --split, --valid-data-path and "
+        "--eval-iters");
+  }
   megatron::Trainer& trainer() {
     if (!stepper) stepper = run.make_trainer();
     return *stepper;
@@ -214,13 +222,13 @@ std::vector<std::vector<int32_t>> Trainer::generate(std::span<const std::vector<
 }
 
 Losses Trainer::evaluate(Split split) {
-  state_->open_data();
-  if (!state_->task->has_split(split)) {
-    throw ConfigError(
-        "evaluate: the run has no data for this split; see --split, --valid-data-path "
-        "and --eval-iters");
-  }
+  state_->expect_split(split);
   return state_->trainer().evaluate(split);
+}
+
+Losses Trainer::evaluate_step(Split split) {
+  state_->expect_split(split);
+  return state_->trainer().evaluate_step(split);
 }
 
 Losses Trainer::evaluate_step(const Batch& batch) {

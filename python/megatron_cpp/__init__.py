@@ -32,8 +32,8 @@ from ._core import (
     World,
 )
 from .data import DatasetWriter, IndexedDataset, Tokenizer
-from .model import AsyncEngine, Engine, Generation, Model
-from .program import Server, bench, convert, plan, program_path, run
+from .model import AsyncEngine, Engine, Generation, Model, Server
+from .program import bench, convert, plan, program_path, run
 from .ranks import process_world, run_ranks
 from .settings import settings_from
 from .task import Task, TorchTask

@@ -365,6 +365,47 @@ class AsyncEngine:
         self._listeners.clear()
 
 
+class Server:
+    """The HTTP interfaces of `megatron serve` in this process, until close(); its threads need no
+    interpreter. `model` is a Model, which nothing else uses meanwhile, or a directory.
+
+        with Server("checkpoints") as server:
+            requests.post(server.url + "/v1/completions", json={"model": server.name, "prompt": "Once"})
+
+    port: 0 takes a free one. api_key: clients must send it. Raises ConfigError if it cannot listen,
+    or if the model has no tokenizer.
+    """
+
+    def __init__(self, model, *, host="127.0.0.1", port=0, api_key="", name="", max_running_requests=64,
+                 cache_tokens=0):
+        self.model = model if isinstance(model, Model) else Model(model)
+        self._core = _core.Server(self.model._core, host, port, api_key, name, max_running_requests, cache_tokens)
+        self.host = host
+
+    @property
+    def port(self):
+        return self._core.port
+
+    @property
+    def name(self):
+        """The model's name for clients."""
+        return self._core.name
+
+    @property
+    def url(self):
+        return f"http://{self.host}:{self.port}"
+
+    def close(self):
+        """Lets requests finish, for at most 30 seconds, and frees the model for other calls."""
+        self._core.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
 def _set_result(future, value):
     if not future.done():
         future.set_result(value)

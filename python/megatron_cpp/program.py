@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sysconfig
-import threading
 
 from . import _core
 from .settings import settings_from, words_of
@@ -55,42 +53,3 @@ def convert(load_dir, save_dir, saver="native", **flags):
     """Converts a checkpoint: saver is native, hf, megatron, core or torch_dist."""
     return run("convert-checkpoint", load_dir=os.fspath(load_dir), save_dir=os.fspath(save_dir),
                saver=saver, **flags)
-
-
-class Server:
-    """`megatron serve`: the HTTP interfaces of a model, until close().
-
-        with Server("checkpoints") as server:
-            requests.post(server.url + "/v1/completions", json={"model": server.name, "prompt": "Once"})
-    """
-
-    def __init__(self, load, port=0, **flags):
-        line = [program_path(), "serve", *words_of(settings_from(load=os.fspath(load), port=port, **flags))]
-        self._process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.url = self.name = None
-        lines = []
-        for text in self._process.stdout:
-            lines.append(text)
-            found = re.search(r"serving (.+) at (http://\S+)", text)
-            if found:
-                self.name, self.url = found.groups()
-                break
-        if self.url is None:
-            code = self._process.wait()
-            raise (_core.ConfigError if code == 2 else _core.MegatronError)("".join(lines).strip())
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self):
-        for _ in self._process.stdout:
-            pass
-
-    def close(self):
-        """Lets requests finish and ends the server."""
-        self._process.terminate()
-        self._process.wait()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()

@@ -70,8 +70,11 @@ class Trainer:
         pipeline stage."""
         return self._core.evaluate(split)
 
-    def evaluate_step(self, tokens, loss_mask=None, labels=None):
-        """The same over one global batch of the caller, of which these are the replica's rows."""
+    def evaluate_step(self, tokens=None, loss_mask=None, labels=None, *, split="valid"):
+        """The same over one global batch: of the split, or of the caller, of which these are the
+        replica's rows."""
+        if tokens is None:
+            return self._core.evaluate_step(split)
         return self._core.evaluate_step(_ids(tokens), _floats(loss_mask), _labels(labels))
 
     def generate(self, prompts, *, max_new_tokens=64, temperature=1.0, top_k=0, top_p=0.0, seed=1234,

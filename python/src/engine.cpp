@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "megatron/run/loaded_model.h"
+#include "megatron/server.h"
 #include "model.h"
 
 namespace megatron::python {
@@ -124,6 +125,37 @@ class PythonEngine final : public WorldUser {
   std::unique_ptr<Engine> engine_;
 };
 
+class PythonServer final : public WorldUser {
+ public:
+  PythonServer(std::shared_ptr<PythonModel> model, const api::ServerOptions& options)
+      : model_(std::move(model)) {
+    server_ = model_->serve(
+        [&](api::Model& served) { return std::make_unique<api::Server>(served, options); });
+    model_->add(*this);
+  }
+  ~PythonServer() override {
+    model_->remove(*this);
+    close();
+  }
+  void close() override {
+    std::unique_ptr<api::Server> server = std::move(server_);
+    {
+      const nb::gil_scoped_release release;
+      if (server == nullptr) return;
+      server.reset();
+    }
+    model_->stop_serving();
+  }
+  api::Server& get() const {
+    if (server_ == nullptr) throw ClosedError("the server is closed");
+    return *server_;
+  }
+
+ private:
+  const std::shared_ptr<PythonModel> model_;
+  std::unique_ptr<api::Server> server_;
+};
+
 }  // namespace
 
 void bind_engine(nb::module_& m) {
@@ -179,6 +211,24 @@ void bind_engine(nb::module_& m) {
       .def("has_work", &PythonEngine::has_work)
       .def("step", &PythonEngine::step)
       .def("close", &PythonEngine::close_when_idle);
+  nb::class_<PythonServer>(m, "Server")
+      .def(
+          "__init__",
+          [](PythonServer* self, std::shared_ptr<PythonModel> model, const std::string& host,
+             int port, const std::string& api_key, const std::string& name,
+             int64_t max_running_requests, int64_t cache_tokens) {
+            new (self) PythonServer(std::move(model), {.host = host,
+                                                       .port = port,
+                                                       .api_key = api_key,
+                                                       .name = name,
+                                                       .max_running_requests = max_running_requests,
+                                                       .cache_tokens = cache_tokens});
+          },
+          arg("model"), arg("host"), arg("port"), arg("api_key"), arg("name"),
+          arg("max_running_requests"), arg("cache_tokens"))
+      .def_prop_ro("port", [](PythonServer& s) { return s.get().port(); })
+      .def_prop_ro("name", [](PythonServer& s) { return s.get().name(); })
+      .def("close", &PythonServer::close);
 }
 
 }  // namespace megatron::python

@@ -18,8 +18,17 @@ class PythonModel final : public WorldUser {
   template <class F>
   auto call(const F& f) {
     if (world_ != nullptr) static_cast<void>(world_->get());
+    if (is_served_) throw Error("the model is being served: close its server first");
     return model_.call(f);
   }
+  // The model for a server, which alone uses it until stop_serving().
+  template <class F>
+  auto serve(const F& f) {
+    auto server = call(f);
+    is_served_ = true;
+    return server;
+  }
+  void stop_serving() { is_served_ = false; }
   // Closes the engines first.
   void close() override;
   void add(WorldUser& engine) { engines_.insert(&engine); }
@@ -28,6 +37,7 @@ class PythonModel final : public WorldUser {
  private:
   const std::shared_ptr<RankWorld> world_;
   std::set<WorldUser*> engines_;
+  bool is_served_ = false;
   Guarded<api::Model, SecondCall::kWaits> model_{"the model"};
 };
 

@@ -307,6 +307,14 @@ void bind_trainer(nb::module_& m) {
           arg("split"))
       .def(
           "evaluate_step",
+          [](T& t, const std::string& split) {
+            const Split of = split_of(split);
+            return dict_of(
+                t.step([&](api::Trainer& trainer) { return trainer.evaluate_step(of); }));
+          },
+          arg("split"))
+      .def(
+          "evaluate_step",
           [](T& t, const Ids& tokens, const std::optional<Floats>& mask,
              const std::optional<Ids>& labels) {
             const api::Batch batch = batch_of(tokens, mask, labels);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -129,6 +130,27 @@ def test_a_custom_loss_is_that_of_a_torch_loop(tmp_path):
     assert found == pytest.approx(expected, rel=2e-5)
 
 
+def test_indexed_data_give_the_losses_of_the_program(tmp_path):
+    with mg.DatasetWriter(tmp_path / "corpus", dtype="uint16") as writer:
+        for first in range(100):
+            writer.add_document([(first + 7 * i) % 120 for i in range(30)])
+    script = os.path.join(os.path.dirname(SCRIPT), "accelerate_indexed.py")
+    done = subprocess.run([sys.executable, script, "--data_path", str(tmp_path / "corpus"), "--output",
+                           str(tmp_path / "record.json")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    with open(tmp_path / "record.json", encoding="utf-8") as file:
+        record = json.load(file)
+
+    text = mg.run("pretrain-gpt", num_layers=2, hidden_size=32, num_attention_heads=4, seq_length=16,
+                  max_position_embeddings=16, micro_batch_size=2, train_iters=6, lr=1e-2, lr_decay_style="linear",
+                  lr_warmup_iters=2, weight_decay=0.1, seed=42, data_path=tmp_path / "corpus", split="8,1,1",
+                  tokenizer_type="NullTokenizer", vocab_size=127, make_vocab_size_divisible_by=64, eval_iters=3,
+                  eval_interval=6, log_interval=1, adam_beta2=0.999)
+    assert [f"{loss:.6E}" for loss in record["losses"]] == re.findall(r" lm loss: (\S+) \|", text)
+    (validation,) = set(re.findall(r"validation loss at iteration 6 \| lm loss value: (\S+)", text))
+    assert record["eval_loss"] == pytest.approx(float(validation), rel=1e-6)
+
+
 def test_batches_are_dealt_in_turn():
     loader = torch.utils.data.DataLoader(list(range(2318)), batch_size=24)
     assert len(ShardedLoader(loader, 48, 0, 1)) == 49
@@ -147,7 +169,7 @@ def test_batches_are_dealt_in_turn():
 
     streamed = torch.utils.data.DataLoader(Stream(), batch_size=2)
     dealt = [[batch.tolist() for batch in ShardedLoader(streamed, 2, rank, 2)] for rank in range(2)]
-    assert dealt == [[[0, 1], [4, 5]], [[2, 3], [6, 3]]]
+    assert dealt == [[[0, 1], [4, 5]], [[2, 3], [6, 0]]]
 
 
 def test_the_plugin_reads_the_launcher(monkeypatch):

@@ -24,11 +24,22 @@ def test_convert(checkpoint, tmp_path):
 
 
 def test_a_server_answers(checkpoint):
-    with mg.Server(checkpoint, num_threads=1) as server:
+    model = mg.Model.from_pretrained(checkpoint)
+    with mg.Server(model) as server:
+        with pytest.raises(mg.MegatronError, match="served"):
+            model.logits([1])
         request = urllib.request.Request(
             server.url + "/v1/completions", json.dumps({"model": server.name, "prompt": [1, 2], "max_tokens": 2}).encode(),
             {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["choices"]
+    assert model.logits([1]).shape[0] == 1
+    server.close()
+    with pytest.raises(mg.ClosedError):
+        server.url
+    with pytest.raises(mg.ConfigError):
+        mg.Server(model, max_running_requests=0)
     with pytest.raises(mg.MegatronError):
-        mg.Server(checkpoint, no_such_flag=True)
+        mg.Server(model, host="256.1.1.1")
+    with mg.Server(model):
+        pass

@@ -489,7 +489,7 @@ class Engine:
 
     def _evaluate(self, batch):
         if not batch:
-            return self._trainer.evaluate("valid")
+            return self._trainer.evaluate_step()
         return self._trainer.evaluate_step(*self._rows(batch))
 
     def _rows(self, batch):

@@ -114,8 +114,7 @@ class ShardedLoader:
         if group and not getattr(self.loader, "drop_last", False):
             source = first or list(group)
             self.remainder = len(group)
-            while len(group) < per_round:
-                group.append(source[(per_round - len(group)) % len(source)])
+            group += [source[i % len(source)] for i in range(per_round - len(group))]
             yield collated(group)
 
 

@@ -5,15 +5,15 @@
 
     lm_eval.simple_evaluate(MegatronLM("checkpoints"), tasks=["arc_easy"])
 
-Importing this module registers the name: `lm_eval --model megatron_cpp --model_args
-pretrained=DIR` works where it is imported, as `python -m megatron_cpp.lm_eval ...` does first.
+Importing this module registers the name megatron_cpp with the harness. `python -m
+megatron_cpp.lm_eval --model megatron_cpp --model_args pretrained=DIR --tasks ...` is lm_eval with it.
 """
 
 import numpy as np
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
-from .model import Engine, Model
+from ..model import Engine, Model
 
 
 @register_model("megatron_cpp")
@@ -103,11 +103,3 @@ class MegatronLM(TemplateLM):
         for stop in stops:
             text = text.split(stop)[0]
         return text
-
-
-if __name__ == "__main__":
-    from lm_eval.__main__ import cli_evaluate
-
-    from megatron_cpp import lm_eval as registered  # noqa: F401  the module that others import
-
-    cli_evaluate()
