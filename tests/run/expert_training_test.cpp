@@ -4,32 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "megatron/comm/threads.h"
-#include "megatron/models/gpt/gpt_task.h"
-#include "megatron/run/run_checkpoint.h"
-#include "megatron/run/start.h"
-#include "megatron/settings/training_args.h"
-#include "megatron/training/replica_check.h"
-#include "megatron/training/trainer.h"
-#include "tests/support/captured_output.h"
-#include "tests/support/message_of.h"
+#include "tests/run/expert_training.h"
 #include "tests/support/temporary_directory.h"
 
-namespace megatron {
+namespace megatron::expert_training {
 namespace {
-
-using FlagWords = std::vector<std::string>;
-
-FlagWords operator+(FlagWords a, const FlagWords& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 const FlagWords kModel = {"--num-layers",
                           "4",
@@ -93,17 +76,6 @@ const FlagWords kExpertKinds[] = {
     {"--moe-router-pre-softmax", "--moe-router-topk", "1", "--moe-apply-probs-on-input",
      "--moe-input-jitter-eps", "0.1", "--moe-aux-loss-coeff", "0.1"}};
 
-struct LayoutFlags {
-  int ranks = 1;
-  FlagWords flags = {};
-
-  std::string text() const {
-    std::string all = std::to_string(ranks) + " ranks";
-    for (const std::string& word : flags) all += " " + word;
-    return all;
-  }
-};
-
 // A layout of up to eight ranks.
 LayoutFlags random_layout(std::mt19937& random) {
   const auto one_of = [&](std::initializer_list<int> numbers) {
@@ -120,10 +92,7 @@ LayoutFlags random_layout(std::mt19937& random) {
     const int of_stage = tp * cp * dp;
     if (ranks == 1 || ranks > 8 || of_stage % (ep * etp) != 0) continue;
     LayoutFlags layout{.ranks = ranks};
-    const auto add = [&](const char* flag, int value) {
-      layout.flags.emplace_back(flag);
-      layout.flags.push_back(std::to_string(value));
-    };
+    const auto add = [&](const char* flag, int value) { add_flag(layout.flags, flag, value); };
     add("--tensor-model-parallel-size", tp);
     add("--pipeline-model-parallel-size", pp);
     add("--context-parallel-size", cp);
@@ -144,85 +113,12 @@ LayoutFlags random_layout(std::mt19937& random) {
   }
 }
 
-// A rank's part of a training.
-class ExpertTraining {
- public:
-  ExpertTraining(const FlagWords& flags, const comm::Group& world, const std::string& load)
-      : args_(parse_training_args(flags, ModelKind::kGpt, world.size())),
-        task_(args_, open_tokenizer(args_)),
-        state_(args_, task_, world, Stream{}) {
-    if (!load.empty()) {
-      args_.checkpoint.load = load;
-      load_run(args_, state_, find_source(load, 0, true));
-      state_.gradients.gather_parameters();
-    }
-    task_.open_data(state_.progress);
-    trainer_.emplace(args_, task_, state_);
-  }
-  ~ExpertTraining() {
-    trainer_.reset();
-    task_.close();
-  }
-
-  IterationResult iterate() {
-    trainer_->train_step();
-    trainer_->finish_step();
-    return trainer_->take_finished()->result;
-  }
-  void save(const std::string& directory) {
-    args_.checkpoint.save = directory;
-    EXPECT_TRUE(make_run_saver(args_, state_, task_)->save());
-  }
-  TrainingState& state() { return state_; }
-
- private:
-  TrainingArgs args_;
-  GptTask task_;
-  TrainingState state_;
-  std::optional<Trainer> trainer_;
-};
-
-// The iterations of every rank.
-using RankResults = std::vector<std::vector<IterationResult>>;
-
-RankResults train(const FlagWords& model, const LayoutFlags& layout, int iterations,
-                  const std::string& load, const std::string& save) {
-  RankResults results(static_cast<size_t>(layout.ranks));
-  const CapturedStdout captured_out;
-  comm::run_ranks(layout.ranks, [&](const comm::Group& world) {
-    ExpertTraining run(kModel + model + layout.flags, world, load);
-    for (int i = 0; i < iterations; ++i) {
-      results[static_cast<size_t>(world.rank())].push_back(run.iterate());
-    }
-    expect_equal_replicas(run.state());
-    if (!save.empty()) run.save(save);
-  });
-  return results;
-}
-
-void expect_equal_results(const RankResults& got, const std::vector<IterationResult>& want,
-                          size_t first) {
-  for (const std::vector<IterationResult>& of_rank : got) {
-    for (size_t i = 0; i < of_rank.size(); ++i) {
-      const IterationResult& one = want[first + i];
-      EXPECT_NEAR(*of_rank[i].grad_norm, *one.grad_norm, 2e-6 * *one.grad_norm) << first + i;
-      for (size_t k = 0; k < of_rank[i].losses.size(); ++k) {
-        EXPECT_EQ(of_rank[i].losses[k].first, one.losses[k].first);
-        EXPECT_NEAR(of_rank[i].losses[k].second, one.losses[k].second,
-                    1e-6 * std::max(1.0, one.losses[k].second))
-            << one.losses[k].first << " of iteration " << first + i;
-      }
-    }
-  }
-  EXPECT_FALSE(got.back()[0].losses.empty()) << "the last rank has the losses";
-}
-
 class ExpertTrainingTest : public testing::TestWithParam<size_t> {};
 
 // Two iterations in one layout, three more in another.
 TEST_P(ExpertTrainingTest, EveryLayoutTrainsAsOneRank) {
-  const FlagWords& model = kExpertKinds[GetParam()];
-  const std::vector<IterationResult> want = train(model, {}, 5, "", "")[0];
+  const FlagWords model = kModel + kExpertKinds[GetParam()];
+  const std::vector<IterationResult> want = train(model, {}, 5)[0];
   // More by hand: the layouts of other seeds.
   const char* const seed = std::getenv("MG_LAYOUT_SEED");
   std::mt19937 random(seed != nullptr ? static_cast<uint32_t>(std::atoi(seed)) : 11);
@@ -235,7 +131,7 @@ TEST_P(ExpertTrainingTest, EveryLayoutTrainsAsOneRank) {
     SCOPED_TRACE(first.text() + "\nthen " + second.text() + "\nby " + format[1]);
     const TemporaryDirectory directory;
     expect_equal_results(train(model + format, first, 2, "", directory.path().string()), want, 0);
-    expect_equal_results(train(model, second, 3, directory.path().string(), ""), want, 2);
+    expect_equal_results(train(model, second, 3, directory.path().string()), want, 2);
     if (HasFailure()) return;
   }
 }
@@ -243,4 +139,4 @@ TEST_P(ExpertTrainingTest, EveryLayoutTrainsAsOneRank) {
 INSTANTIATE_TEST_SUITE_P(Kinds, ExpertTrainingTest, testing::Values(0U, 1U, 2U));
 
 }  // namespace
-}  // namespace megatron
+}  // namespace megatron::expert_training
