@@ -34,8 +34,10 @@ struct CheckpointConfig {
   int64_t ckpt_step = 0;  // iteration to load; 0: the latest
   bool no_load_optim = false;
   bool no_load_rng = false;
-  bool finetune = false;             // weights only; iteration and sample counters start at 0
-  bool use_checkpoint_args = false;  // take the architecture from the checkpoint
+  bool finetune = false;                  // weights only; iteration and sample counters start at 0
+  bool moe_use_upcycling = false;         // make experts of the checkpoint's dense layers
+  int64_t moe_upcycling_granularity = 1;  // experts made of each, of a part of its width
+  bool use_checkpoint_args = false;       // take the architecture from the checkpoint
   bool exit_on_missing_checkpoint = false;
 };
 

@@ -102,6 +102,10 @@ struct ExpertConfig {
   bool moe_apply_probs_on_input = false;
   int64_t moe_shared_expert_intermediate_size = 0;  // width of the experts of all tokens; 0: none
   bool moe_shared_expert_gate = false;
+  // The rules of Megatron Core 0.5: no bias of the logits, jitter of the logits and not of the
+  // input, losses of a rank's own tokens, any top-k (--megatron-compat 0.5).
+  bool moe_legacy_router = false;
+  bool moe_per_layer_logging = false;  // losses and tokens of each layer's experts
 
   bool has_experts() const { return num_experts > 0; }
   // True if layer `layer` of the stack has experts. Layers beyond the list are as the last one.
