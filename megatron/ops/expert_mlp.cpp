@@ -128,6 +128,59 @@ void weigh(Tensor& y, const Tensor& x, const Tensor& weights, const ExpertRows& 
   kernels::weigh_rows_forward(y.view(), x.view(), weights.view(), rows.slots.view(), y.stream());
 }
 
+Tensor data_of(const Variable& x) { return x.defined() ? x.data() : Tensor(); }
+GradSink sink_of(const Variable& x) { return x.defined() ? x.grad_sink() : GradSink(); }
+
+// y_e = x_e w_e^T, or x_e w_e.
+Tensor product_of_experts(const Tensor& x, const Tensor& w, Transpose transpose,
+                          const ExpertRows& rows) {
+  Tensor y({x.size(0), w.size(transpose == Transpose::kYes ? 1 : 2)}, x.dtype(), x.stream());
+  multiply_experts(y, x, w, transpose, rows);
+  return y;
+}
+
+// The adapters of a matrix of each expert.
+struct SavedAdapter {
+  Tensor a, b;
+  GradSink a_sink, b_sink;
+  float scale = 1;
+
+  explicit SavedAdapter(const ExpertAdapter& adapter)
+      : a(data_of(adapter.a)),
+        b(data_of(adapter.b)),
+        a_sink(sink_of(adapter.a)),
+        b_sink(sink_of(adapter.b)),
+        scale(adapter.scale) {}
+
+  // y += scale x a^T b^T
+  void add_to(Tensor& y, const Tensor& x, const ExpertRows& rows) const {
+    if (!a.defined()) return;
+    add_inplace(y, product_of_experts(scaled_product(x, a, Transpose::kYes, rows), b,
+                                      Transpose::kYes, rows));
+  }
+  // Adds to dx, and sets the gradients of a and b.
+  void differentiate(Tensor& dx, Tensor& da, Tensor& db, const Tensor& dy, const Tensor& x,
+                     bool wants_a, bool wants_b, const ExpertRows& rows) const {
+    if (!a.defined()) return;
+    const Tensor dnarrow = scaled_product(dy, b, Transpose::kNo, rows);
+    ParameterGradient gradient_a(a_sink, a.shape(), a.dtype(), x.stream(), wants_a);
+    add_expert_products(gradient_a, dnarrow, x, rows);
+    da = gradient_a.result();
+    ParameterGradient gradient_b(b_sink, b.shape(), b.dtype(), x.stream(), wants_b);
+    add_expert_products(gradient_b, dy, scaled_product(x, a, Transpose::kYes, rows), rows);
+    db = gradient_b.result();
+    add_inplace(dx, product_of_experts(dnarrow, a, Transpose::kNo, rows));
+  }
+
+ private:
+  Tensor scaled_product(const Tensor& x, const Tensor& w, Transpose transpose,
+                        const ExpertRows& rows) const {
+    Tensor y = product_of_experts(x, w, transpose, rows);
+    scale_inplace(y, scale);
+    return y;
+  }
+};
+
 // What the backward pass needs.
 struct ExpertMlpSaved {
   ExpertMlpOptions options;
@@ -135,6 +188,7 @@ struct ExpertMlpSaved {
   Tensor x, weights, wide;
   Tensor fc1, fc1_bias, fc2, fc2_bias;
   GradSink fc1_sink, fc1_bias_sink, fc2_sink, fc2_bias_sink;
+  SavedAdapter fc1_adapter, fc2_adapter;
 
   int64_t inner() const { return fc2.size(2); }
 
@@ -170,11 +224,16 @@ struct ExpertMlpSaved {
   Tensor forward() {
     const Stream stream = x.stream();
     wide = Tensor({rows.count(), fc1.size(1)}, x.dtype(), stream);
-    multiply_experts(wide, inputs(), fc1, Transpose::kYes, rows);
+    {
+      const Tensor in = inputs();
+      multiply_experts(wide, in, fc1, Transpose::kYes, rows);
+      fc1_adapter.add_to(wide, in, rows);
+    }
     Tensor inside = activations();
     if (!options.weighs_input) weigh(inside, inside, weights, rows);
     Tensor out({rows.count(), fc2.size(1)}, x.dtype(), stream);
     multiply_experts(out, inside, fc2, Transpose::kYes, rows);
+    fc2_adapter.add_to(out, inside, rows);
     if (fc2_bias.defined() && options.adds_fc2_bias) {
       const Tensor factors = bias_factors();
       for_experts(rows, [&](int64_t e, const auto& of) {
@@ -204,10 +263,10 @@ struct ExpertMlpSaved {
     return dbias.result();
   }
 
-  // The gradients of x, weights, fc1, fc1_bias, fc2, fc2_bias.
+  // The gradients of x, weights, fc1, fc1_bias, fc2, fc2_bias, and a and b of either adapter.
   Grads backward(const Tensor& dy, const Wants& wants) const {
     const Stream stream = x.stream();
-    Grads grads(6);
+    Grads grads(10);
     Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream);
     const Tensor dout = gathered_tokens(dy, rows);
     if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
@@ -220,11 +279,15 @@ struct ExpertMlpSaved {
       if (!options.weighs_input) {
         inside = empty_like(plain);
         weigh(inside, plain, weights, rows);
+      }
+      fc2_adapter.differentiate(dinside, grads[8], grads[9], dout, inside, wants[8], wants[9],
+                                rows);
+      if (!options.weighs_input) {
         kernels::weigh_rows_backward(dinside.view(), dweights.view(), dinside.view(), plain.view(),
                                      weights.view(), rows.slots.view(), stream);
       }
       ParameterGradient dfc2(fc2_sink, fc2.shape(), fc2.dtype(), stream, wants[4]);
-      add_expert_products(dfc2, dout, inside, rows);
+      if (wants[4]) add_expert_products(dfc2, dout, inside, rows);
       grads[4] = dfc2.result();
     }
 
@@ -258,6 +321,10 @@ struct ExpertMlpSaved {
 
     Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
     multiply_experts(dinputs, dwide, fc1, Transpose::kNo, rows);
+    if (fc1_adapter.a.defined()) {
+      fc1_adapter.differentiate(dinputs, grads[6], grads[7], dwide, inputs(), wants[6], wants[7],
+                                rows);
+    }
     if (options.weighs_input) {
       kernels::weigh_rows_backward(dinputs.view(), dweights.view(), dinputs.view(),
                                    gathered_tokens(x, rows).view(), weights.view(),
@@ -269,15 +336,12 @@ struct ExpertMlpSaved {
   }
 };
 
-Tensor data_of(const Variable& x) { return x.defined() ? x.data() : Tensor(); }
-GradSink sink_of(const Variable& x) { return x.defined() ? x.grad_sink() : GradSink(); }
-
 }  // namespace
 
 Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
                     const ExpertMatrices& matrices, const ExpertMlpOptions& options) {
   const TraceRange range("expert_mlp", x.stream());
-  const auto& [fc1, fc1_bias, fc2, fc2_bias] = matrices;
+  const auto& [fc1, fc1_bias, fc2, fc2_bias, fc1_adapter, fc2_adapter] = matrices;
   const int64_t experts = fc1.size(0);
   const int64_t widths = is_gated(options.activation) ? 2 : 1;
   expect_shape(fc1.shape(), {experts, widths * fc2.size(2), x.size(1)}, "expert_mlp: fc1");
@@ -297,9 +361,13 @@ Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weight
       .fc1_sink = fc1.grad_sink(),
       .fc1_bias_sink = sink_of(fc1_bias),
       .fc2_sink = fc2.grad_sink(),
-      .fc2_bias_sink = sink_of(fc2_bias)};
+      .fc2_bias_sink = sink_of(fc2_bias),
+      .fc1_adapter = SavedAdapter(fc1_adapter),
+      .fc2_adapter = SavedAdapter(fc2_adapter)};
   const Tensor y = saved.forward();
-  return record("expert_mlp", y, {x, weights, fc1, fc1_bias, fc2, fc2_bias},
+  return record("expert_mlp", y,
+                {x, weights, fc1, fc1_bias, fc2, fc2_bias, fc1_adapter.a, fc1_adapter.b,
+                 fc2_adapter.a, fc2_adapter.b},
                 [saved = std::move(saved)](const Tensor& dy, const Wants& wants) {
                   return saved.backward(dy, wants);
                 });

@@ -7,12 +7,22 @@
 
 namespace megatron {
 
+// A low-rank adapter of each expert, whose product is added to that of the expert's matrix:
+// y = w x + scale b a x (Hu et al. 2021, arXiv:2106.09685). Undefined: none.
+struct ExpertAdapter {
+  Variable a;  // [E, rank, in]
+  Variable b;  // [E, out, rank]
+  float scale = 1;
+};
+
 // The matrices of E experts, and their biases, which may be undefined.
 struct ExpertMatrices {
   Variable fc1;       // [E, f or 2f, h]: 2f with a gated activation
   Variable fc1_bias;  // [E, f or 2f]
   Variable fc2;       // [E, h, f]
   Variable fc2_bias;  // [E, h]
+  ExpertAdapter fc1_adapter;
+  ExpertAdapter fc2_adapter;
 };
 
 struct ExpertMlpOptions {

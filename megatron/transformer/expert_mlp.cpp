@@ -1,15 +1,25 @@
 #include "megatron/transformer/expert_mlp.h"
 
+#include <cmath>
+
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/lora.h"
 
 namespace megatron {
 namespace {
 
 comm::Group group_of(const TensorParallel& tp, comm::Group ExpertParallel::*group) {
   return tp.experts == nullptr ? comm::Group() : *tp.experts.*group;
+}
+
+// Normal, as A of a ColumnParallelLora.
+ParameterInfo adapter_info(int64_t in) {
+  return {.role = ParameterRole::kMatrix,
+          .init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(in))),
+          .is_adapter = true};
 }
 
 // A dense MLP that reads every token.
@@ -24,7 +34,8 @@ LayerConfig shared_expert_config(LayerConfig config) {
 Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream stream)
     : options_{.activation = config.activation, .num_experts = config.num_experts},
       experts_{.group = group_of(tp, &ExpertParallel::experts), .sequence_parallel = true},
-      shares_{.group = group_of(tp, &ExpertParallel::shares), .sequence_parallel = true} {
+      shares_{.group = group_of(tp, &ExpertParallel::shares), .sequence_parallel = true},
+      has_equal_tokens_(tp.size() > 1 && !tp.sequence_parallel) {
   const int64_t count = config.num_experts / experts_.size();
   const int64_t inner = config.moe_ffn_hidden_size / shares_.size();
   const int64_t widths = config.is_gated() ? 2 : 1;
@@ -32,9 +43,9 @@ Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream str
   options_.weighs_input = config.moe_apply_probs_on_input;
   options_.adds_fc2_bias = shares_.rank() == 0;
   const Placement placement = {config.params_dtype, stream};
-  const auto add = [&](const char* name, const Shape& shape, ParameterRole role, const Init& init,
+  const auto add = [&](const std::string& name, const Shape& shape, ParameterInfo info,
                        int shared_axis, int64_t parts) {
-    ParameterInfo info{.role = role, .init = init, .gradient_axes = kExpertDataAxes};
+    info.gradient_axes = kExpertDataAxes;
     info.sharding.axes.push_back({.axis = 0,
                                   .index = experts_.rank(),
                                   .count = experts_.size(),
@@ -45,27 +56,55 @@ Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream str
                                     .count = shares_.size(),
                                     .parts = parts,
                                     .along = MeshAxis::kExpertTensor});
+    } else if (info.is_adapter && shares_.size() > 1) {
+      // Each share adds the products of its own columns or rows.
+      info.gradient_axes = info.gradient_axes.with(MeshAxis::kExpertTensor);
     }
     return add_parameter(name, shape, info, placement);
   };
-  const auto role = ParameterRole::kMatrix;
   const bool has_bias = config.add_bias_linear;
   const int64_t hidden = config.hidden_size;
-  matrices_.fc1 = add("linear_fc1.weight", {count, widths * inner, hidden}, role,
-                      input_init(config), 1, widths);
+  matrices_.fc1 = add("linear_fc1.weight", {count, widths * inner, hidden},
+                      {.role = ParameterRole::kMatrix, .init = input_init(config)}, 1, widths);
   if (has_bias) {
-    matrices_.fc1_bias = add("linear_fc1.bias", {count, widths * inner}, ParameterRole::kBias,
-                             Init::zeros(), 1, widths);
+    matrices_.fc1_bias =
+        add("linear_fc1.bias", {count, widths * inner}, {.role = ParameterRole::kBias}, 1, widths);
   }
-  matrices_.fc2 = add("linear_fc2.weight", {count, hidden, inner}, role, output_init(config), 2, 1);
+  matrices_.fc2 = add("linear_fc2.weight", {count, hidden, inner},
+                      {.role = ParameterRole::kMatrix, .init = output_init(config)}, 2, 1);
   if (has_bias) {
     matrices_.fc2_bias =
-        add("linear_fc2.bias", {count, hidden}, ParameterRole::kBias, Init::zeros(), 0, 1);
+        add("linear_fc2.bias", {count, hidden}, {.role = ParameterRole::kBias}, 0, 1);
   }
+  // Adapters are divided as the matrix that they adapt (parallel/tensor/lora.h).
+  const auto adapter = [&](const std::string& layer, int64_t in, int64_t out, int shared_axis,
+                           int64_t parts) -> ExpertAdapter {
+    const LoraOptions lora = lora_of(config, layer);
+    if (lora.rank == 0) return {};
+    const bool divides_rows = shared_axis == 1;
+    const int64_t whole_in = divides_rows ? in : in * shares_.size();
+    const std::string name = layer + "." + kAdapter + ".";
+    return {
+        .a = add(name + kLoraA, {count, lora.rank, in}, adapter_info(whole_in),
+                 divides_rows ? 0 : 2, 1),
+        .b = add(name + kLoraB, {count, out, lora.rank},
+                 {.role = ParameterRole::kMatrix, .is_adapter = true}, divides_rows ? 1 : 0, parts),
+        .scale = static_cast<float>(lora.scale)};
+  };
+  matrices_.fc1_adapter = adapter("linear_fc1", hidden, widths * inner, 1, widths);
+  matrices_.fc2_adapter = adapter("linear_fc2", inner, hidden, 2, 1);
 }
 
 // Every rank of the two groups gets the tokens of all, and adds what its experts make of them.
 Variable Experts::forward(const Variable& x, const RoutedTokens& routed) const {
+  if (has_equal_tokens_) {
+    const auto on_all = [&](const Variable& own) {
+      return copy_to_tensor_region(copy_to_tensor_region(own, experts_), shares_);
+    };
+    const Variable sums =
+        expert_mlp(on_all(x), routed.ids, on_all(routed.weights), matrices_, options_);
+    return reduce_from_tensor_region(reduce_from_tensor_region(sums, shares_), experts_);
+  }
   const auto gathered = [&](const Variable& own) {
     return gather_from_sequence_region(gather_from_sequence_region(own, experts_), shares_);
   };
@@ -77,8 +116,8 @@ Variable Experts::forward(const Variable& x, const RoutedTokens& routed) const {
 }
 
 ExpertMlp::ExpertMlp(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
-                     Stream stream)
-    : router_(config, name + ".router", tp, stream), experts_(config, tp, stream) {
+                     Stream stream, int64_t layer)
+    : router_(config, name + ".router", tp, stream, layer), experts_(config, tp, stream) {
   add_child("router", router_);
   add_child("experts", experts_);
   if (config.moe_shared_expert_intermediate_size == 0) return;

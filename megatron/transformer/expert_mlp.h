@@ -16,6 +16,8 @@ namespace megatron {
 //
 //   linear_fc1.weight  [E, f or 2f, h]   linear_fc1.bias  [E, f or 2f]
 //   linear_fc2.weight  [E, h, f]         linear_fc2.bias  [E, h]
+//   linear_fc1.adapter, linear_fc2.adapter: linear_in.weight  [E, rank, in]
+//                                           linear_out.weight  [E, out, rank]
 class Experts final : public Module {
  public:
   Experts(const LayerConfig& config, const TensorParallel& tp, Stream stream);
@@ -27,6 +29,7 @@ class Experts final : public Module {
   ExpertMlpOptions options_;
   TensorParallel experts_;  // ranks with other experts, and those that share them: a rank has a
   TensorParallel shares_;   // slice of the tokens of either group
+  bool has_equal_tokens_;   // tensor-parallel ranks without slices of the sequence: the same tokens
   ExpertMatrices matrices_;
 };
 
@@ -40,9 +43,9 @@ class Experts final : public Module {
 // [s/tp, b, h] with sequence parallelism.
 class ExpertMlp final : public FeedForward {
  public:
-  // `name` is that of this part in the model: "decoder.layers.3.mlp".
+  // `name` is that of this part in the model: "decoder.layers.3.mlp", of layer `layer`.
   ExpertMlp(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
-            Stream stream);
+            Stream stream, int64_t layer = 0);
 
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 

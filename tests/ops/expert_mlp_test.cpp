@@ -28,6 +28,7 @@ struct ExpertCase {
   bool has_bias = false;
   bool weighs_input = false;
   int64_t first_expert = 0;  // with the experts from 1 on, some tokens have none
+  bool has_adapters = false;
 };
 
 OpCase op_case_of(const ExpertCase& c) {
@@ -43,12 +44,25 @@ OpCase op_case_of(const ExpertCase& c) {
     made.inputs.push_back(expert_normal({experts, widths * kExpertInner}, 5));
     made.inputs.push_back(expert_normal({experts, kExpertHidden}, 6));
   }
-  made.op = [c](const std::vector<Variable>& in) {
+  const size_t adapters = made.inputs.size();
+  if (c.has_adapters) {
+    made.inputs.push_back(expert_normal({experts, 2, kExpertHidden}, 7));
+    made.inputs.push_back(expert_normal({experts, widths * kExpertInner, 2}, 8));
+    made.inputs.push_back(expert_normal({experts, 2, kExpertInner}, 9));
+    made.inputs.push_back(expert_normal({experts, kExpertHidden, 2}, 10));
+  }
+  made.op = [c, adapters](const std::vector<Variable>& in) {
+    const auto adapter = [&](size_t at) -> ExpertAdapter {
+      if (!c.has_adapters) return {};
+      return {.a = in[adapters + at], .b = in[adapters + at + 1], .scale = 0.5f};
+    };
     return expert_mlp(in[0], expert_choices(), in[1],
                       {.fc1 = in[2],
                        .fc1_bias = c.has_bias ? in[4] : Variable(),
                        .fc2 = in[3],
-                       .fc2_bias = c.has_bias ? in[5] : Variable()},
+                       .fc2_bias = c.has_bias ? in[5] : Variable(),
+                       .fc1_adapter = adapter(0),
+                       .fc2_adapter = adapter(2)},
                       {.activation = c.activation,
                        .num_experts = 4,
                        .first_expert = c.first_expert,
@@ -65,7 +79,10 @@ TEST(ExpertMlpTest, HasTheRightGradients) {
         ExpertCase{"swiglu_bias", Activation::kSwiglu, true},
         ExpertCase{"weighed_input", Activation::kSwiglu, false, true},
         ExpertCase{"weighed_input_bias", Activation::kGeluErf, true, true},
-        ExpertCase{"other_experts", Activation::kSwiglu, true, false, 1}}) {
+        ExpertCase{"other_experts", Activation::kSwiglu, true, false, 1},
+        ExpertCase{"one_expert", Activation::kSwiglu, false, false, 3},
+        ExpertCase{"adapters", Activation::kSwiglu, false, false, 0, true},
+        ExpertCase{"adapters_bias", Activation::kGeluTanh, true, true, 1, true}}) {
     check(op_case_of(c));
   }
 }
@@ -95,11 +112,55 @@ TEST(ExpertMlpTest, AddsTheExpertsOfEachToken) {
       }
     }
   }
-  const Variable y =
-      expert_mlp(Variable(x), ids, Variable(weights),
-                 {.fc1 = Variable(fc1), .fc1_bias = {}, .fc2 = Variable(fc2), .fc2_bias = {}},
-                 {.activation = Activation::kRelu, .num_experts = 4});
+  const Variable y = expert_mlp(Variable(x), ids, Variable(weights),
+                                {.fc1 = Variable(fc1),
+                                 .fc1_bias = {},
+                                 .fc2 = Variable(fc2),
+                                 .fc2_bias = {},
+                                 .fc1_adapter = {},
+                                 .fc2_adapter = {}},
+                                {.activation = Activation::kRelu, .num_experts = 4});
   expect_close(y.data(), want, Tolerance{.relative = 1e-5, .absolute = 1e-6});
+}
+
+// Low-rank adapters of experts give what their products added to the matrices give, in the output
+// and in the gradients of the input and the weights.
+TEST(ExpertMlpTest, AdaptersEqualTheirProductsFoldedIntoTheMatrices) {
+  const OpCase c = op_case_of({"adapters", Activation::kSwiglu, false, false, 0, true});
+  const auto leaves = [](const std::vector<Tensor>& inputs) {
+    std::vector<Variable> all;
+    for (const Tensor& one : inputs) all.push_back(Variable::leaf(copied(one)));
+    return all;
+  };
+  const std::vector<Variable> adapted = leaves(c.inputs);
+  std::vector<Tensor> folded;
+  for (const Tensor& one : c.inputs) folded.push_back(copied(one));
+  for (const size_t matrix : {2U, 3U}) {
+    Tensor& w = folded[matrix];
+    const Tensor& a = c.inputs[2 * matrix];  // [E, 2, in]
+    Tensor& b = folded[2 * matrix + 1];      // [E, out, 2]
+    for (int64_t i = 0; i < w.numel(); ++i) {
+      const int64_t row = i / w.size(2);
+      const int64_t expert = row / w.size(1);
+      for (int64_t r = 0; r < 2; ++r) {
+        w.span<float>()[static_cast<size_t>(i)] +=
+            static_cast<float>(0.5 * element(b, row * 2 + r) *
+                               element(a, (expert * 2 + r) * w.size(2) + i % w.size(2)));
+      }
+    }
+    scale_inplace(b, 0);
+  }
+  const std::vector<Variable> merged = leaves(folded);
+  const Variable y = c.op(adapted);
+  const Variable want = c.op(merged);
+  expect_close(y.data(), want.data(), Tolerance{.relative = 1e-5, .absolute = 1e-5});
+  const Tensor dy = expert_normal(y.shape(), 12);
+  backward(y, dy);
+  backward(want, dy);
+  for (const size_t i : {0U, 1U}) {
+    expect_close(adapted[i].grad(), merged[i].grad(),
+                 Tolerance{.relative = 1e-5, .absolute = 1e-4});
+  }
 }
 
 // Nothing is read that was not written: a second pass, in memory that held other numbers, too.
@@ -126,7 +187,9 @@ TEST(ExpertMlpTest, NoTokensAreFine) {
                  {.fc1 = Variable(expert_normal({4, 2 * kExpertInner, kExpertHidden}, 3)),
                   .fc1_bias = {},
                   .fc2 = Variable(expert_normal({4, kExpertHidden, kExpertInner}, 4)),
-                  .fc2_bias = {}},
+                  .fc2_bias = {},
+                  .fc1_adapter = {},
+                  .fc2_adapter = {}},
                  {.activation = Activation::kSwiglu, .num_experts = 4});
   EXPECT_EQ(y.shape(), (Shape{0, kExpertHidden}));
   backward(y, y.data());

@@ -25,8 +25,8 @@ namespace {
 // An adapter in the section of weights.
 struct StoredAdapter {
   std::string layer;  // "decoder.layers.0.mlp.linear_fc1"
-  StoredTensor a;     // [rank, in]
-  StoredTensor b;     // [out, rank]
+  StoredTensor a;     // [rank, in]; of experts [experts, rank, in]
+  StoredTensor b;     // [out, rank]; [experts, out, rank]
 };
 
 std::string end_of_a() { return fmt::format(".{}.{}", kAdapter, kLoraA); }
@@ -55,20 +55,22 @@ std::span<float> floats_of(Tensor& tensor) {
   return {static_cast<float*>(tensor.view().data), static_cast<size_t>(tensor.numel())};
 }
 
-// weight += scale * b a.   weight [out, in]   a [rank, in]   b [out, rank], all fp32
+// weight += scale * b a.   weight [.., out, in]   a [.., rank, in]   b [.., out, rank], all fp32
 void add_product(Tensor& weight, Tensor& a, Tensor& b, float scale) {
-  const int64_t out = weight.size(0);
-  const int64_t in = weight.size(1);
-  const int64_t rank = a.size(0);
+  const int64_t out = weight.size(-2);
+  const int64_t in = weight.size(-1);
+  const int64_t rank = a.size(-2);
   const std::span<float> w = floats_of(weight);
   const std::span<const float> as = floats_of(a);
   const std::span<const float> bs = floats_of(b);
-  parallel_for(out, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(weight.numel() / in, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = row / out * rank;  // row of a, of this expert
       for (int64_t k = 0; k < rank; ++k) {
         const float factor = scale * bs[static_cast<size_t>(row * rank + k)];
         for (int64_t i = 0; i < in; ++i) {
-          w[static_cast<size_t>(row * in + i)] += factor * as[static_cast<size_t>(k * in + i)];
+          w[static_cast<size_t>(row * in + i)] +=
+              factor * as[static_cast<size_t>((first + k) * in + i)];
         }
       }
     }
@@ -107,6 +109,12 @@ PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerCo
                           config.counted_vocab_size()};
   PeftTensors file;
   for (const StoredAdapter& adapter : adapters_of(contents)) {
+    if (adapter.a.shape.rank() != 2) {
+      throw Unsupported(fmt::format(
+          "{}: adapters of experts are not written as files of PEFT yet; convert the checkpoint "
+          "to a Hugging Face folder, which merges them",
+          adapter.layer));
+    }
     const std::vector<TensorSpec> weight = {
         {adapter.layer + ".weight", adapter.b.dtype, {adapter.b.shape[0], adapter.a.shape[1]}}};
     TensorMapping rows = mapped(table, weight).front();
