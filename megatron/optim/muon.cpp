@@ -104,12 +104,15 @@ std::vector<MuonMatrix> muon_matrices(const FlatBuffer& buffer,
   for (size_t i = 0; i < buffer.parameters.size(); ++i) {
     const OptimizedParameter& parameter = parameters[buffer.parameters[i]];
     const FlatPlace& place = buffer.layout.places[i];
-    const int64_t rows = parameter.variable.size(0);
+    const Shape& shape = parameter.variable.shape();
+    const int64_t cols = shape[-1];
+    const int64_t rows = shape.numel() / cols;
     MuonMatrix& matrix = all.emplace_back();
     matrix.parameter = buffer.parameters[i];
     matrix.span = {place.begin, place.end};
-    matrix.cols = parameter.variable.size(1);
+    matrix.cols = cols;
     std::vector<int64_t> parts = {rows};
+    if (shape.rank() == 3) parts.assign(static_cast<size_t>(shape[0]), shape[1]);  // of experts
     if (splits_qkv && !parameter.row_parts.empty()) parts = parameter.row_parts;
     matrix.group_rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
     matrix.groups = rows / matrix.group_rows;

@@ -27,7 +27,8 @@ double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps);
 // The factor of an orthogonal [rows, cols].
 double muon_scale(MuonScaleMode mode, int64_t rows, int64_t cols);
 
-// A matrix of a flat buffer. Queries, keys and values are orthogonalized separately.
+// A matrix of a flat buffer. Queries, keys and values are orthogonalized separately, and so are the
+// experts of a layer.
 struct MuonMatrix {
   struct Part {
     int64_t begin = 0;  // the first row in each group of rows

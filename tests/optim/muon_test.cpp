@@ -221,6 +221,42 @@ TEST(MuonTest, FollowsTheDefinition) {
   }
 }
 
+// A layer's experts are one tensor, and move as if each were a parameter of its own.
+TEST(MuonTest, ExpertsAreMatricesOfTheirOwn) {
+  const auto parameter_of = [](const Tensor& value) {
+    OptimizedParameter parameter;
+    parameter.name = "experts";
+    parameter.variable = Variable::leaf(copied(value));
+    parameter.is_layer_matrix = true;
+    return parameter;
+  };
+  const Tensor whole = normal({3, 6, 8}, 1);
+  const Tensor grads = normal({3, 6, 8}, 2);
+  const auto moved = [&](const std::vector<std::pair<Tensor, Tensor>>& values) {
+    std::vector<OptimizedParameter> model;
+    for (const auto& [value, grad] : values) model.push_back(parameter_of(value));
+    FlatParameters flat(model, {.separates_matrices = true});
+    Optimizer optimizer(flat, config_of({}));
+    for (size_t i = 0; i < model.size(); ++i) {
+      Tensor grad = model[i].variable.grad();
+      copy_into(grad, values[i].second);
+    }
+    optimizer.step({.lr = 0.01, .decoupled_lr = 0.01, .weight_decay = 0.1});
+    return model;
+  };
+  const auto together = moved({{whole, grads}});
+  std::vector<std::pair<Tensor, Tensor>> each;
+  for (int64_t e = 0; e < 3; ++e) {
+    each.emplace_back(whole.slice(e, 1).reshape({6, 8}), grads.slice(e, 1).reshape({6, 8}));
+  }
+  const auto apart = moved(each);
+  for (int64_t e = 0; e < 3; ++e) {
+    expect_close(copied(together[0].variable.data().slice(e, 1).reshape({6, 8})),
+                 apart[static_cast<size_t>(e)].variable.data(),
+                 Tolerance{.relative = 1e-6, .absolute = 1e-7});
+  }
+}
+
 // Matrices of layers have momentum, all others the state and the bits of Adam.
 TEST(MuonTest, OtherParametersHaveAdam) {
   std::vector<std::vector<Tensor>> results;
