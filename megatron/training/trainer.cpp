@@ -186,7 +186,7 @@ void Trainer::train_step() {
   no_grad.reset();
   if (next.is_trained) {
     state_.fp8.finish_iteration(progress.iteration);
-    next.auxiliary_losses = state_.routers.finish_iteration();
+    next.of_experts = state_.routers.finish_iteration();
   }
   losses.reduce(state_.parallel.data);
   log_.timers().stop("forward-backward", 1);
@@ -333,9 +333,10 @@ void Trainer::finish_step() {
   }
 
   if (!result.losses.empty()) {
-    result.losses.insert(result.losses.end(), iteration.auxiliary_losses.begin(),
-                         iteration.auxiliary_losses.end());
+    const NamedValues& auxiliary = iteration.of_experts.losses;
+    result.losses.insert(result.losses.end(), auxiliary.begin(), auxiliary.end());
   }
+  result.of_layers = iteration.of_experts.of_layers;
 
   result.is_skipped = true;
   if (iteration.is_trained) {

@@ -91,7 +91,7 @@ class Trainer {
     bool must_have_numbers = false;   // a NaN loss is an error
     std::vector<std::string> losses;  // names, in the order of loss_sums_
     size_t num_sums = 0;              // in loss_sums_
-    NamedValues auxiliary_losses;     // means over microbatches and layers
+    Routers::Report of_experts;
   };
 
   // Runs this rank's microbatches through its stage of the pipeline; also backward if `seed`, the

@@ -155,6 +155,7 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
       values.emplace_back("curriculum_seqlen", static_cast<double>(*result.sequence_length));
       values.emplace_back("consumed_train_tokens", static_cast<double>(*result.consumed_tokens));
     }
+    values.insert(values.end(), result.of_layers.begin(), result.of_layers.end());
     values.emplace_back("skipped_iterations", static_cast<double>(skipped_));
     values.emplace_back("nan_iterations", static_cast<double>(nan_));
     track(progress.iteration, values);
@@ -192,6 +193,9 @@ void TrainingLog::write_tensorboard(const Progress& progress, const IterationRes
     add("batch-size", static_cast<double>(result.global_batch_size));
   }
   for (const auto& [name, value] : result.losses) add(name, value);
+  for (const auto& [name, value] : result.of_layers) {
+    tensorboard_->add_scalar(name, value, progress.iteration);
+  }
   if (config_.log_loss_scale_to_tensorboard) add("loss-scale", result.loss_scale);
   if (config_.log_world_size_to_tensorboard) add("world-size", static_cast<double>(world_size_));
   if (result.grad_norm) add("grad-norm", *result.grad_norm);

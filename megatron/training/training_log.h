@@ -33,6 +33,7 @@ struct IterationResult {
   std::optional<int64_t> sequence_length;
   std::optional<int64_t> consumed_tokens;
   double floating_point_operations = 0;
+  NamedValues of_layers;  // for trackers alone: --moe-per-layer-logging
 };
 
 // All output of a run during training: Megatron-LM's lines on the console, TensorBoard events, the

@@ -41,7 +41,7 @@ std::unique_ptr<LayerPart> make_part(const LayerRecipe& recipe, const BranchReci
                                    stream);
     case PartKind::kExpertMlp:
       return std::make_unique<ExpertMlp>(recipe.config, recipe.place.name + "." + branch.name, tp,
-                                         stream);
+                                         stream, recipe.place.layer);
   }
   throw InternalError("make_part: unknown part of a layer");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/kernels/random.h"
@@ -60,9 +61,10 @@ void all_reduce_over(Tensor& x, const comm::Group& group) {
 }  // namespace
 
 Router::Router(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
-               Stream stream)
+               Stream stream, int64_t layer)
     : config_(config),
       tp_(tp),
+      layer_(layer),
       jitter_site_(hash_of(name + ".jitter")),
       options_(router_options(config, balances_by(config, "sinkhorn"))),
       is_sinkhorn_(options_.is_sinkhorn) {
@@ -70,7 +72,7 @@ Router::Router(const LayerConfig& config, const std::string& name, const TensorP
   const Placement placement = placement_of(config, tp, stream);
   weight_ = add_parameter("weight", {config.num_experts, config.hidden_size},
                           {.role = ParameterRole::kMatrix, .init = input_init(config)}, placement);
-  if (config.add_bias_linear) {
+  if (config.add_bias_linear && !config.moe_legacy_router) {
     bias_ = add_parameter("bias", experts,
                           {.role = ParameterRole::kBias, .init = input_init(config)}, placement);
   }
@@ -89,23 +91,27 @@ Router::Router(const LayerConfig& config, const std::string& name, const TensorP
   }
 }
 
-Variable Router::logits_of(const Variable& x, const ForwardContext& context) const {
-  const int64_t hidden = x.size(-1);
-  Variable rows = reshape(x, {x.data().numel() / hidden, hidden});
+Variable Router::jittered_rows(const Variable& rows, const Shape& x,
+                               const ForwardContext& context) const {
   const double eps = config_.moe_input_jitter_eps;
   // Any probability asks for the key of a site that draws in training alone.
   const DropoutKey key = of_rows(context.random->dropout_key(jitter_site_, eps > 0 ? 0.5f : 0.0f),
-                                 x.size(0), tp_, context.context_parallel);
-  if (key.is_active()) {
-    // A row of noise for each position and sample: all samples of a position lie together.
-    Tensor noise(rows.shape(), DType::kFloat32, x.stream());
-    for (int64_t s = 0; s < x.size(0); ++s) {
-      kernels::fill_uniform(noise.slice(s * x.size(1), x.size(1)).view(),
-                            {.row = (key.row(s) << 32) + key.sample(0)}, key.key,
-                            static_cast<float>(eps), x.stream());
-    }
-    rows = jittered(rows, noise);
+                                 x[0], tp_, context.context_parallel);
+  if (!key.is_active()) return rows;
+  // A row of noise for each position and sample: all samples of a position lie together.
+  Tensor noise(rows.shape(), DType::kFloat32, rows.stream());
+  for (int64_t s = 0; s < x[0]; ++s) {
+    kernels::fill_uniform(noise.slice(s * x[1], x[1]).view(),
+                          {.row = (key.row(s) << 32) + key.sample(0)}, key.key,
+                          static_cast<float>(eps), rows.stream());
   }
+  return jittered(rows, noise);
+}
+
+Variable Router::logits_of(const Variable& x, const ForwardContext& context) const {
+  const int64_t hidden = x.size(-1);
+  Variable rows = reshape(x, {x.data().numel() / hidden, hidden});
+  if (!config_.moe_legacy_router) rows = jittered_rows(rows, x.shape(), context);
   if (!config_.moe_router_dtype) return linear(rows, weight_, bias_);
   const auto converted = [&](const Variable& one) {
     return one.defined() ? cast(one, *config_.moe_router_dtype) : one;
@@ -131,7 +137,9 @@ Tensor Router::chosen(const Tensor& logits, bool is_training) const {
 
 RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) const {
   const Variable product = logits_of(x, context);
-  const Variable logits = cast(product, DType::kFloat32);
+  const Variable plain = cast(product, DType::kFloat32);
+  const Variable logits =
+      config_.moe_legacy_router ? jittered_rows(plain, x.shape(), context) : plain;
   const bool is_training = context.auxiliary_losses != nullptr;
   RoutedTokens routed;
   routed.ids = chosen(logits.data(), is_training);
@@ -149,7 +157,7 @@ RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) c
                          x.stream());
   }
   if (is_training) {
-    add_losses(logits, x.shape(), context);
+    add_losses(plain, logits, x.shape(), context);
     count(routed.ids, logits.data(), context);
   }
   return routed;
@@ -166,12 +174,13 @@ void Router::add_loss(int which, const Variable& loss, double coefficient,
       scale(loss, static_cast<float>(context.context_parallel.size())));
 }
 
-void Router::add_losses(const Variable& logits, const Shape& x,
+void Router::add_losses(const Variable& plain, const Variable& logits, const Shape& x,
                         const ForwardContext& context) const {
   const auto losses = router_losses(config_);
   const int64_t experts = config_.num_experts;
   const comm::Group& cp = context.context_parallel.group;
-  const auto parts = static_cast<double>((tp_.sequence_parallel ? tp_.size() : 1) * cp.size());
+  const bool divides = tp_.sequence_parallel && !config_.moe_legacy_router;
+  const auto parts = static_cast<double>((divides ? tp_.size() : 1) * cp.size());
   const auto tokens = static_cast<double>(logits.size(0)) * parts;
   const auto sequences = static_cast<double>(x[1]);
   const auto of_uniform =
@@ -183,14 +192,14 @@ void Router::add_losses(const Variable& logits, const Shape& x,
     kernels::choose_experts(ids.view(), logits.data().view(), {}, {}, ids.stream());
     Tensor counts({groups, experts}, DType::kFloat32, logits.stream());
     kernels::count_by_group(counts.view(), ids.view(), counts.stream());
-    if (tp_.sequence_parallel) all_reduce_over(counts, tp_.group);
+    if (divides) all_reduce_over(counts, tp_.group);
     all_reduce_over(counts, cp);
     return counts;
   };
   for (const auto& [loss, coefficient] : losses) {
     Variable value;
     if (loss == kZLoss) {
-      value = squared_log_sum_loss(logits, coefficient / tokens);
+      value = squared_log_sum_loss(plain, coefficient / tokens);
     } else if (loss == kSequenceLoss) {
       const double length = tokens / sequences;
       value = balancing_loss(logits, counts_of(x[1]), config_.moe_router_score_function,
@@ -224,7 +233,7 @@ void Router::count(const Tensor& ids, const Tensor& logits, const ForwardContext
   sums_->num_microbatches += 1;
   Tensor microbatches = sums_->losses.slice(kNumLosses, 1);
   add_inplace(microbatches, sums_->one);
-  if (expert_bias_.defined()) {
+  if (expert_bias_.defined() || config_.moe_per_layer_logging) {
     Tensor counts({1, config_.num_experts}, DType::kFloat32, ids.stream());
     kernels::count_by_group(counts.view(), ids.view(), ids.stream());
     add_inplace(sums_->load, counts.reshape(sums_->load.shape()));
@@ -240,8 +249,8 @@ void Router::count(const Tensor& ids, const Tensor& logits, const ForwardContext
 }
 
 Routers::Routers(const std::vector<const Module*>& chunks, const ExpertConfig& config,
-                 const ParallelContext& parallel, Stream stream)
-    : config_(config), parallel_(parallel), stream_(stream) {
+                 int64_t num_layers, const ParallelContext& parallel, Stream stream)
+    : config_(config), num_layers_(num_layers), parallel_(parallel), stream_(stream) {
   for (const Module* chunk : chunks) {
     for (const Router* router : modules_of<Router>(*chunk)) routers_.push_back(router);
   }
@@ -292,34 +301,76 @@ void Routers::finish(const Router& router) const {
   sums.num_microbatches = 0;
 }
 
-std::vector<std::pair<std::string, double>> Routers::finish_iteration() {
+std::vector<std::pair<std::string, double>> Routers::layer_values(const Tensor& rows) const {
+  constexpr int kLosses = Router::kNumLosses;
+  const auto experts = static_cast<size_t>(config_.num_experts);
+  const std::span<const float> all = rows.span<float>();
+  std::vector<std::pair<std::string, double>> values;
+  for (int64_t layer = 0; layer < num_layers_; ++layer) {
+    const auto row = all.subspan(static_cast<size_t>(layer) * (kLosses + 1 + experts));
+    const double microbatches = static_cast<double>(row[kLosses]);
+    if (microbatches == 0) continue;  // a dense layer
+    const std::string place = "_layer_" + std::to_string(layer);
+    for (const auto& [loss, coefficient] : router_losses(config_)) {
+      values.emplace_back(std::string("moe/") + kRouterLossNames[loss] + place,
+                          static_cast<double>(row[static_cast<size_t>(loss)]) / microbatches);
+    }
+    const std::span<const float> load = row.subspan(kLosses + 1, experts);
+    double sum = 0;
+    for (const float tokens : load) sum += static_cast<double>(tokens);
+    for (size_t e = 0; e < experts; ++e) {
+      values.emplace_back(
+          "moe/load" + place + "_expert_" + std::to_string(e),
+          static_cast<double>(load[e]) * static_cast<double>(experts) / std::max(sum, 1.0));
+    }
+  }
+  return values;
+}
+
+Routers::Report Routers::finish_iteration() {
   if (!config_.has_experts()) return {};
   const int64_t tp = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
   const auto ranks_of_sequence = static_cast<float>(tp * parallel_.context.size());
+  constexpr int64_t kSums = Router::kNumLosses + 1;
   // The losses of all layers, and the number of microbatches that have them.
-  Tensor sums = zeros({Router::kNumLosses + 1}, DType::kFloat32, stream_);
+  Tensor sums = zeros({kSums}, DType::kFloat32, stream_);
+  Tensor rows;  // of each layer
+  if (config_.moe_per_layer_logging) {
+    rows = zeros({num_layers_, kSums + config_.num_experts}, DType::kFloat32, stream_);
+  }
   for (const Router* router : routers_) {
     Router::Sums& own = *router->sums_;
+    Tensor microbatches = own.losses.slice(Router::kNumLosses, 1);
+    scale_inplace(microbatches, 1.0f / ranks_of_sequence);
+    add_inplace(sums, own.losses);
+    if (rows.defined()) {
+      const Tensor row = rows.slice(router->layer_, 1).reshape({rows.size(1)});
+      Tensor losses = row.slice(0, kSums);
+      add_inplace(losses, own.losses);
+      Tensor load = row.slice(kSums, config_.num_experts);
+      add_inplace(load, own.load);
+    }
     if (router->expert_bias_.defined()) sum_over_tokens(own.load);
     if (router->qb_beta_.defined()) {
       sum_over_tokens(own.quantiles);
       scale_inplace(own.quantiles, 1.0f / ranks_of_sequence);  // each has those of the sequence
     }
-    Tensor microbatches = own.losses.slice(Router::kNumLosses, 1);
-    scale_inplace(microbatches, 1.0f / ranks_of_sequence);
-    add_inplace(sums, own.losses);
     finish(*router);
   }
-  sum_over_tokens(sums);
-  all_reduce_over(sums, parallel_.pipeline);
+  Report report;
+  for (Tensor* one : {&sums, &rows}) {
+    if (!one->defined()) continue;
+    sum_over_tokens(*one);
+    all_reduce_over(*one, parallel_.pipeline);
+  }
   const Tensor here = sums.to(Stream{});
   const std::span<const float> values = here.span<float>();
-  std::vector<std::pair<std::string, double>> means;
   for (const auto& [loss, coefficient] : router_losses(config_)) {
-    means.emplace_back(kRouterLossNames[loss],
-                       static_cast<double>(values[loss]) / static_cast<double>(values.back()));
+    report.losses.emplace_back(kRouterLossNames[loss], static_cast<double>(values[loss]) /
+                                                           static_cast<double>(values.back()));
   }
-  return means;
+  if (rows.defined()) report.of_layers = layer_values(rows.to(Stream{}));
+  return report;
 }
 
 }  // namespace megatron

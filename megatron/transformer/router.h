@@ -27,9 +27,10 @@ struct RoutedTokens {
 //   expert_bias, qb_beta  [E] fp32 buffers, changed by Routers
 class Router final : public Module {
  public:
-  // `name` is that of this part in the model: "decoder.layers.3.mlp.router".
+  // `name` is that of this part in the model: "decoder.layers.3.mlp.router"; `layer` counts from 0,
+  // those of further tokens behind the others.
   Router(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
-         Stream stream);
+         Stream stream, int64_t layer = 0);
 
   // x [s, b, h], [s/tp, b, h] with sequence parallelism: T = s b, or s/tp b tokens.
   RoutedTokens forward(const Variable& x, const ForwardContext& context) const;
@@ -49,16 +50,20 @@ class Router final : public Module {
   };
   static constexpr int kNumLosses = 4;
 
+  // rows (1 + noise) in training, one row for each token of x [s, b, h].
+  Variable jittered_rows(const Variable& rows, const Shape& x, const ForwardContext& context) const;
   Variable logits_of(const Variable& x, const ForwardContext& context) const;
   Tensor chosen(const Tensor& logits, bool is_training) const;
-  // Adds the losses of a microbatch to the context. x [s, b, h]
-  void add_losses(const Variable& logits, const Shape& x, const ForwardContext& context) const;
+  // Adds the losses of a microbatch to the context; `plain` are logits without jitter. x [s, b, h]
+  void add_losses(const Variable& plain, const Variable& logits, const Shape& x,
+                  const ForwardContext& context) const;
   void add_loss(int which, const Variable& loss, double coefficient,
                 const ForwardContext& context) const;
   void count(const Tensor& ids, const Tensor& logits, const ForwardContext& context) const;
 
   ExpertConfig config_;
   TensorParallel tp_;
+  int64_t layer_;
   uint64_t jitter_site_;
   RouterOptions options_;
   bool is_sinkhorn_;
@@ -72,22 +77,32 @@ class Router final : public Module {
 // All routers of a rank's chunks of a model.
 class Routers {
  public:
-  // The chunks and `parallel` must outlive it.
-  Routers(const std::vector<const Module*>& chunks, const ExpertConfig& config,
+  // The chunks and `parallel` must outlive it. `num_layers`: of the model, with those of further
+  // tokens.
+  Routers(const std::vector<const Module*>& chunks, const ExpertConfig& config, int64_t num_layers,
           const ParallelContext& parallel, Stream stream);
 
+  // Auxiliary losses by name, without their coefficients: means over microbatches.
+  struct Report {
+    std::vector<std::pair<std::string, double>> losses;  // means over layers, too
+    // With moe_per_layer_logging: each layer's losses, and the tokens of each expert as a multiple
+    // of its even share, "moe/load_layer_3_expert_5".
+    std::vector<std::pair<std::string, double>> of_layers;
+  };
   // Call after the last backward pass of an iteration, on every rank: changes the biases that
-  // balance the experts by the tokens that each had on all ranks. Returns the auxiliary losses by
-  // name, without their coefficients: means over microbatches and layers. Waits for the device.
-  std::vector<std::pair<std::string, double>> finish_iteration();
+  // balance the experts by the tokens that each had on all ranks. Waits for the device.
+  Report finish_iteration();
 
  private:
   // Sums a tensor over the ranks with other tokens.
   void sum_over_tokens(Tensor& x) const;
   // Changes its biases by the sums of all ranks, and begins new sums.
   void finish(const Router& router) const;
+  // Report::of_layers of rows that are sums over all ranks: a router's losses, then its load.
+  std::vector<std::pair<std::string, double>> layer_values(const Tensor& rows) const;
 
   ExpertConfig config_;
+  int64_t num_layers_;
   const ParallelContext& parallel_;
   const Stream stream_;
   std::vector<const Router*> routers_;
