@@ -205,6 +205,18 @@ std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& now) 
   return found;
 }
 
+std::vector<std::string> changed_architecture(const ArgMap& saved, const ArgMap& now) {
+  std::vector<std::string> found;
+  for (const Difference& setting : differences(saved, now, if_architecture)) {
+    if (setting.flag.must_continue || setting.name == "padded_vocab_size") continue;
+    found.push_back(
+        fmt::format("{} is {} in the checkpoint, but {} now: the weights go on in "
+                    "another model",
+                    name_of(setting.flag), setting.saved, setting.now));
+  }
+  return found;
+}
+
 std::vector<std::string> contradictions(const TransformerConfig& theirs,
                                         const TransformerConfig& ours) {
   const ArgMap saved = settings_of(canonical(theirs));

@@ -45,6 +45,10 @@ std::vector<std::string> replaced_flags(const TrainingArgs& args, const ArgMap& 
 // (Flag::continued()): one sentence each.
 std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& now);
 
+// The other architecture settings that differ from those of one of our checkpoints: one sentence
+// each.
+std::vector<std::string> changed_architecture(const ArgMap& saved, const ArgMap& now);
+
 // The architecture settings in which a Hugging Face model and a run differ: one sentence each. Both
 // are resolved.
 std::vector<std::string> contradictions(const TransformerConfig& theirs,

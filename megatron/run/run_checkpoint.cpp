@@ -23,6 +23,7 @@
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/nn/module.h"
+#include "megatron/run/upcycling.h"
 #include "megatron/training/replica_check.h"
 
 namespace megatron {
@@ -404,27 +405,44 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
   print_line(is_hf ? fmt::format(" loading Hugging Face model from {}", c.load)
                    : fmt::format(" loading checkpoint from {}", source.directory().string()));
   expect_kind(source, config.transformer.kind);
-  const CheckpointContents& contents = source.contents(config.settings);
+  CheckpointContents contents = source.contents(config.settings);
+  const bool is_upcycled = c.moe_use_upcycling && is_dense_source(contents, config.transformer);
+  if (is_upcycled) upcycle(contents, config.transformer, c.moe_upcycling_granularity);
+  const bool is_new = c.finetune || is_hf || is_upcycled;  // weights begin another run
   if (is_hf) {
-    const std::vector<std::string> problems =
-        contradictions(source.hf()->transformer, config.transformer);
+    TransformerConfig model = config.transformer;
+    if (is_upcycled) static_cast<ExpertConfig&>(model) = {};
+    const std::vector<std::string> problems = contradictions(source.hf()->transformer, model);
     if (!problems.empty()) throw ConfigError(problems);
-  } else if (!c.finetune) {
+  } else if (!is_new) {
     expect_to_continue(config, contents, source.directory());
+    if (source.format() == CheckpointFormat::kNative && run.parallel.world.rank() == 0) {
+      for (const std::string& change : changed_architecture(contents.args, config.settings)) {
+        warn(change);
+      }
+    }
   }
   expect_residual(config.transformer.retro, contents);
-  const bool with_optimizer = !c.finetune && !c.no_load_optim && contents.has_optimizer();
+  const bool with_optimizer = !is_new && !c.no_load_optim && contents.has_optimizer();
   if (with_optimizer) run.optimizer.prepare_load();
   CheckpointState state = state_of(config, run, with_optimizer, Use::kLoad);
-  if ((c.finetune || is_hf) && !has_adapters(contents)) {  // new ones keep their first values
+  if (is_new && !has_adapters(contents)) {  // new ones keep their first values
     std::erase_if(state.model, [](const CheckpointTensor& t) { return is_adapter(t.name); });
   }
-  if (c.finetune || is_hf) fit_retro(config.transformer.retro, contents, state.model);
+  if (is_upcycled) {
+    std::erase_if(state.model, [](const CheckpointTensor& t) { return is_new_of_experts(t.name); });
+  }
+  if (is_new) fit_retro(config.transformer.retro, contents, state.model);
   load_checkpoint(contents, state,
                   {.optimizer = with_optimizer, .is_part = run.parallel.world.size() > 1});
   expect_stored_hashes(contents, state_of(config, run, with_optimizer, Use::kSave),
                        run.parallel.world);
-  if (c.finetune || is_hf) {
+  if (is_upcycled) {
+    share_router_rows(run.chunks, c.moe_upcycling_granularity);
+    print_line(
+        "  experts are made of the checkpoint's dense layers; the run begins at iteration 0");
+  }
+  if (is_new) {
     run.optimizer.reload_main_params();
     return;
   }
