@@ -32,9 +32,9 @@ void expect_place(SaveFormat format, const TransformerConfig& config) {
   const MegatronNaming naming = format == SaveFormat::kMegatron       ? MegatronNaming::kLegacy
                                 : format == SaveFormat::kMegatronCore ? MegatronNaming::kCore
                                                                       : MegatronNaming::kCoreFused;
-  if (config.has_experts() && format != SaveFormat::kTorchDist) {
+  if (config.has_experts() && format == SaveFormat::kMegatron) {
     throw Unsupported(
-        "experts have no place in the files of --save-format megatron and megatron-core yet; use "
+        "experts have no place in the files of --save-format megatron; use megatron-core, "
         "torch_dist or native");
   }
   TransformerConfig small = config;

@@ -22,14 +22,18 @@ namespace megatron {
 namespace {
 
 constexpr std::string_view kBuffers = "optimizer.distributed.dp_group_idx_";
+constexpr std::string_view kOptimizerChain =
+    "chained_";                     // and the number of an optimizer, before kBuffers
 constexpr int64_t kAlignment = 64;  // of parameters in a buffer, in elements
 
 constexpr std::pair<std::string_view, const char*> kBucketKinds[] = {
     {"param", kMainParamSection}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}};
 
 // optimizer.distributed.dp_group_idx_{rank}.gbuf_idx_{chunk}.dtype_{...}.bucket_idx_{bucket}.{kind}
+// behind chained_{chain}. where experts have an optimizer of their own.
 struct BucketName {
-  int64_t rank = 0;   // tensor- and pipeline-parallel
+  int64_t chain = 0;  // 1: of experts
+  int64_t rank = 0;   // tensor- and pipeline-parallel; of experts: see expert_rank()
   int64_t chunk = 0;  // of the model
   int64_t bucket = 0;
   std::string_view kind;
@@ -47,13 +51,15 @@ std::optional<int64_t> number_after(std::string_view prefix, std::string_view& t
 }
 
 std::optional<BucketName> bucket_name(std::string_view name) {
+  const auto chain = number_after(kOptimizerChain, name);
+  if (chain) name.remove_prefix(std::min<size_t>(1, name.size()));  // the dot
   const auto rank = number_after(kBuffers, name);
   const auto chunk = rank ? number_after(".gbuf_idx_", name) : std::nullopt;
   if (!chunk || !name.starts_with(".dtype_")) return std::nullopt;
   name.remove_prefix(std::min(name.find(".bucket_idx_"), name.size()));
   const auto bucket = number_after(".bucket_idx_", name);
   if (!bucket || !name.starts_with('.')) return std::nullopt;
-  return BucketName{*rank, *chunk, *bucket, name.substr(1)};
+  return BucketName{chain.value_or(0), *rank, *chunk, *bucket, name.substr(1)};
 }
 
 struct Bucket {
@@ -129,6 +135,9 @@ class BucketReader {
   std::string collect_buckets();
   std::string add_state(const MegatronLayout& layout);
   std::string add_chunk(const RankShard& shard, size_t chunk);
+  // The buckets of a rank, its number in the optimizer `chain`, that hold these parameters.
+  std::string add_parameters(int64_t chain, int64_t rank, size_t chunk,
+                             const RankShard::Chunk& parameters);
   void add_parameter(const RankParameter& parameter, const char* section, const Bucket& bucket,
                      std::vector<const TorchDistIndex::Piece*> pieces);
   std::string difference_from_weights() const;
@@ -140,12 +149,17 @@ class BucketReader {
   const std::shared_ptr<const DistCheckpoint>& checkpoint_;
   CheckpointContents& contents_;
   int64_t tensor_ranks_ = 1;
-  // By rank, chunk and kind.
-  std::map<std::tuple<int64_t, int64_t, std::string_view>, std::vector<Bucket>> buckets_;
+  int64_t num_experts_ = 0;
+  int64_t expert_ranks_ = 1;  // with other experts each
+  int64_t share_ranks_ = 1;   // that share an expert
+  bool is_grouped_ = false;   // the same matrix of all experts, then the next one
+  // By chain, rank, chunk and kind.
+  std::map<std::tuple<int64_t, int64_t, int64_t, std::string_view>, std::vector<Bucket>> buckets_;
 };
 
 std::string BucketReader::collect_buckets() {
-  std::map<std::tuple<int64_t, int64_t, std::string_view>, std::map<int64_t, Bucket>> found;
+  std::map<std::tuple<int64_t, int64_t, int64_t, std::string_view>, std::map<int64_t, Bucket>>
+      found;
   for (const auto& [name, tensor] : checkpoint_->files().index().tensors) {
     const auto parsed = bucket_name(name);
     if (!parsed) continue;
@@ -155,7 +169,7 @@ std::string BucketReader::collect_buckets() {
     for (const TorchDistIndex::Piece& piece : tensor.pieces) bucket.pieces.push_back(&piece);
     std::ranges::sort(bucket.pieces, {},
                       [](const TorchDistIndex::Piece* piece) { return piece->region.offset[0]; });
-    auto& buckets = found[{parsed->rank, parsed->chunk, parsed->kind}];
+    auto& buckets = found[{parsed->chain, parsed->rank, parsed->chunk, parsed->kind}];
     if (!buckets.emplace(parsed->bucket, std::move(bucket)).second) {
       return fmt::format("{} has buffers of several types", name);
     }
@@ -176,12 +190,19 @@ std::string BucketReader::read() {
   layout.virtual_pipeline_model_parallel_size =
       value_or<int64_t>(args, "virtual_pipeline_model_parallel_size", 1);
   tensor_ranks_ = layout.tensor_model_parallel_size;
+  num_experts_ = value_or<int64_t>(args, "num_experts", 0);
+  expert_ranks_ = value_or<int64_t>(args, "expert_model_parallel_size", 1);
+  share_ranks_ = value_or<int64_t>(args, "expert_tensor_parallel_size", tensor_ranks_);
+  if (expert_ranks_ < 1 || share_ranks_ < 1 || num_experts_ % expert_ranks_ != 0) {
+    return "the stored numbers of experts and ranks do not fit";
+  }
   // The two kinds of layers register parameters in other orders; their tensors have the same names.
   const bool is_local = value_or<std::string>(args, "transformer_impl", "") == "local";
   const MegatronNaming usual = is_local ? MegatronNaming::kCore : MegatronNaming::kCoreFused;
   const MegatronNaming other = is_local ? MegatronNaming::kCoreFused : MegatronNaming::kCore;
   for (const MegatronNaming naming : {usual, other}) {
     layout.naming = naming;
+    is_grouped_ = naming == MegatronNaming::kCoreFused;
     std::string found = add_state(layout);
     if (found.empty()) found = difference_from_weights();
     if (found.empty()) {
@@ -203,7 +224,7 @@ std::string BucketReader::add_state(const MegatronLayout& layout) {
   if (!found.empty()) return found.front();
   for (int64_t pipeline = 0; pipeline < layout.pipeline_model_parallel_size; ++pipeline) {
     for (int64_t tensor = 0; tensor < layout.tensor_model_parallel_size; ++tensor) {
-      const RankShard shard(contents_, layout, tensor, pipeline);
+      const RankShard shard(contents_, layout, tensor, pipeline, false);
       for (size_t chunk = 0; chunk < shard.chunks().size(); ++chunk) {
         std::string problem = add_chunk(shard, chunk);
         if (!problem.empty()) return problem;
@@ -214,11 +235,51 @@ std::string BucketReader::add_state(const MegatronLayout& layout) {
 }
 
 std::string BucketReader::add_chunk(const RankShard& shard, size_t chunk) {
+  // Compat: experts have an optimizer of their own unless their ranks are those of dense layers.
+  const bool has_own = num_experts_ > 0 && (expert_ranks_ > 1 || share_ranks_ != tensor_ranks_);
+  RankShard::Chunk dense;
+  RankShard::Chunk experts;
+  RankShard::Chunk together;  // of the experts that follow each other in `dense`
+  const auto put_experts = [&] {
+    const RankShard::ExpertPlace place = {.share = shard.tensor(), .share_ranks = share_ranks_};
+    for (RankParameter& one : shard.experts_of(together, place, is_grouped_)) {
+      dense.push_back(std::move(one));
+    }
+    together.clear();
+  };
+  for (const RankParameter& parameter : shard.trained(chunk)) {
+    if (!parameter.is_expert()) {
+      put_experts();
+      dense.push_back(parameter);
+    } else {
+      (has_own ? experts : together).push_back(parameter);
+    }
+  }
+  put_experts();
   const int64_t rank = shard.pipeline() * tensor_ranks_ + shard.tensor();
-  const RankShard::Chunk& parameters = shard.chunks()[chunk];
+  std::string problem = add_parameters(0, rank, chunk, dense);
+  if (!problem.empty() || !has_own || shard.tensor() > 0 || experts.empty()) return problem;
+  for (int64_t expert = 0; expert < expert_ranks_; ++expert) {
+    for (int64_t share = 0; share < share_ranks_; ++share) {
+      const int64_t own = share + share_ranks_ * (expert + expert_ranks_ * shard.pipeline());
+      const RankShard::ExpertPlace place = {.expert = expert,
+                                            .expert_ranks = expert_ranks_,
+                                            .share = share,
+                                            .share_ranks = share_ranks_};
+      problem = add_parameters(1, own, chunk, shard.experts_of(experts, place, is_grouped_));
+      if (!problem.empty()) return problem;
+    }
+  }
+  return "";
+}
+
+std::string BucketReader::add_parameters(int64_t chain, int64_t rank, size_t chunk,
+                                         const RankShard::Chunk& parameters) {
   for (const auto& [kind, section] : kBucketKinds) {
-    const auto found = buckets_.find({rank, static_cast<int64_t>(chunk), kind});
-    const std::string what = fmt::format("{}{}.gbuf_idx_{} of {}", kBuffers, rank, chunk, kind);
+    const auto found = buckets_.find({chain, rank, static_cast<int64_t>(chunk), kind});
+    const std::string what = fmt::format(
+        "{}{}{}.gbuf_idx_{} of {}", chain > 0 ? fmt::format("{}{}.", kOptimizerChain, chain) : "",
+        kBuffers, rank, chunk, kind);
     if (found == buckets_.end()) return fmt::format("{} is not there", what);
     const std::vector<Bucket>& buckets = found->second;
     const auto places = places_of(parameters, buckets);
@@ -269,13 +330,18 @@ void BucketReader::add_parameter(const RankParameter& parameter, const char* sec
   }
 }
 
-// Norms and biases, which are small, show whether a place is another parameter's.
+// Norms and biases, which are small, show whether a place is another parameter's, and so does one
+// layer's experts.
 std::string BucketReader::difference_from_weights() const {
   const StoredSection& main = contents_.sections.at(kMainParamSection);
+  bool compares_experts = true;
   for (const auto& [name, weight] : contents_.sections.at(kWeightsSection)) {
-    if (weight.shape.rank() != 1) continue;
+    const auto found = main.find(name);
+    const bool is_of_experts = weight.shape.rank() == 3 && compares_experts;
+    if (found == main.end() || (weight.shape.rank() != 1 && !is_of_experts)) continue;
+    if (is_of_experts) compares_experts = false;
     const Tensor want = read_whole(weight);
-    const Tensor got = cast(read_whole(main.at(name)), weight.dtype);
+    const Tensor got = cast(read_whole(found->second), weight.dtype);
     const auto bytes = static_cast<size_t>(weight.shape.numel() * size_of(weight.dtype));
     if (std::memcmp(want.view().data, got.view().data, bytes) != 0) {
       return fmt::format("the main parameter of {} does not round to the weight", name);
@@ -287,7 +353,10 @@ std::string BucketReader::difference_from_weights() const {
 void BucketReader::read_numbers() {
   const auto& objects = checkpoint_->files().index().objects;
   const auto read = [&](const char* what, const auto& use) {
-    const auto object = objects.find(fmt::format("{}0.{}/shard_0_1", kBuffers, what));
+    const std::string name = fmt::format("{}0.{}/shard_0_1", kBuffers, what);
+    auto object = objects.find(name);
+    if (object == objects.end())
+      object = objects.find(fmt::format("{}0.{}", kOptimizerChain, name));
     if (object == objects.end()) return;
     const TorchFile file = checkpoint_->files().open(object->second);
     const auto items = file.root().items();

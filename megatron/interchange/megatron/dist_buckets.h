@@ -11,6 +11,7 @@
 // dp_reshardable: flat buffers of each tensor- and pipeline-parallel rank, divided into buckets,
 // instead of parameters. For each bucket and kind of state there is one tensor, in pieces that end
 // at the ends of parameters and of data-parallel shards; the files do not name the parameters.
+// Experts that are divided among other ranks than dense layers have buffers of their own.
 namespace megatron {
 
 // True for the name of a bucket.

@@ -253,12 +253,7 @@ void DistReader::read_optimizer() {
   constexpr const char* kRemedy =
       "save it with --ckpt-fully-parallel-save and --dist-ckpt-optim-fully-reshardable there";
   std::string& problem = contents_.optimizer_problem;
-  const bool has_experts = value_or<int64_t>(contents_.args, "num_experts", 0) > 0;
-  if (has_buckets_ && has_experts) {
-    problem = "the optimizer's state of experts is in buffers of ranks";
-  } else if (has_buckets_) {
-    problem = read_dist_buckets(checkpoint_, contents_);
-  }
+  if (has_buckets_) problem = read_dist_buckets(checkpoint_, contents_);
   for (const auto& [name, place] : checkpoint_->files().index().objects) {
     if (name.starts_with("optimizer.distributed") && !has_buckets_) {
       problem = fmt::format("{} is state of a rank's buffers", name);

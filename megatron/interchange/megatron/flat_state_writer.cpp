@@ -13,7 +13,7 @@ namespace {
 
 FlatLayout flat_layout_of(const RankShard& shard, size_t chunk) {
   std::vector<FlatItem> items;
-  for (const RankParameter& parameter : shard.chunks()[chunk])
+  for (const RankParameter& parameter : shard.trained(chunk))
     items.push_back({parameter.shape.numel()});
   // Compat: core_r0.5.0 has buckets where reduction is overlapped, on the first stage.
   const bool has_buckets = chunk == 0 && shard.pipeline() == 0 &&
@@ -91,7 +91,7 @@ void write_flat_state(const std::filesystem::path& file, const RankShard& shard)
   pickle.end_dict();
   for (size_t chunk = 0; chunk < layouts.size(); ++chunk) {
     for (const auto& [theirs, ours] : kinds) {
-      write_flat_buffer(writer, shard, shard.chunks()[chunk], layouts[chunk], ours);
+      write_flat_buffer(writer, shard, shard.trained(chunk), layouts[chunk], ours);
     }
   }
   writer.commit();

@@ -12,7 +12,7 @@
 namespace megatron {
 
 RankShard::RankShard(const CheckpointContents& contents, const MegatronLayout& layout,
-                     int64_t tensor, int64_t pipeline)
+                     int64_t tensor, int64_t pipeline, bool divides_experts)
     : contents_(contents),
       layout_(layout),
       weights_(contents.sections.at(kWeightsSection)),
@@ -27,7 +27,58 @@ RankShard::RankShard(const CheckpointContents& contents, const MegatronLayout& l
   weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWordEmbeddings).dtype);
   for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
     chunks_.push_back(chunk_of(chunk));
+    if (divides_experts) divide_experts(chunks_.back());
   }
+}
+
+void RankShard::divide_experts(Chunk& chunk) const {
+  Chunk divided;
+  Chunk experts;  // of a layer, which follow each other
+  const auto put_experts = [&] {
+    const ExpertPlace place = {.share = tensor_, .share_ranks = layout_.tensor_model_parallel_size};
+    for (RankParameter& one : experts_of(experts, place, false)) divided.push_back(std::move(one));
+    experts.clear();
+  };
+  for (RankParameter& parameter : chunk) {
+    if (!parameter.is_expert()) put_experts();
+    (parameter.is_expert() ? experts : divided).push_back(std::move(parameter));
+  }
+  put_experts();
+  chunk = std::move(divided);
+}
+
+RankShard::Chunk RankShard::experts_of(const Chunk& tensors, const ExpertPlace& place,
+                                       bool is_grouped) const {
+  Chunk all;
+  const auto add = [&](const RankParameter& tensor, int64_t local) {
+    const Shape& whole = weights_.at(tensor.ours).shape;
+    RankParameter one = tensor;
+    Sharding& sharding = one.info.sharding;
+    sharding = sharding.on_rank(place.share, place.share_ranks, MeshAxis::kExpertTensor);
+    sharding = sharding.on_rank(place.expert * whole[0] / place.expert_ranks + local, whole[0],
+                                MeshAxis::kExpert);
+    const Shape part = sharding.local(whole);
+    one.shape = Shape(part.dims().subspan(1));  // a file has no axis of experts
+    constexpr std::string_view kTogether = ".experts.experts.";
+    if (const size_t at = one.path.find(kTogether); at != std::string::npos) {
+      one.path.replace(at, kTogether.size(),
+                       ".experts.local_experts." + std::to_string(local) + ".");
+    }
+    all.push_back(std::move(one));
+  };
+  const auto layer_of = [&](size_t i) {
+    return tensors[i].ours.substr(0, tensors[i].ours.find(".experts."));
+  };
+  for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+    while (end < tensors.size() && layer_of(end) == layer_of(begin)) ++end;
+    const int64_t count = weights_.at(tensors[begin].ours).shape[0] / place.expert_ranks;
+    const auto size = static_cast<int64_t>(end - begin);
+    for (int64_t i = 0; i < count * size; ++i) {
+      const int64_t of_layer = is_grouped ? i / count : i % size;
+      add(tensors[begin + static_cast<size_t>(of_layer)], is_grouped ? i % count : i / size);
+    }
+  }
+  return all;
 }
 
 // The parameters of a chunk as Megatron-LM registers them.
@@ -64,10 +115,19 @@ RankShard::Chunk RankShard::chunk_of(int64_t chunk) const {
   return parameters;
 }
 
+RankShard::Chunk RankShard::trained(size_t chunk) const {
+  Chunk parameters = chunks_[chunk];
+  std::erase_if(parameters, [](const RankParameter& parameter) {
+    return parameter.info.role == ParameterRole::kBuffer;
+  });
+  return parameters;
+}
+
 std::array<std::vector<const RankParameter*>, 2> RankShard::groups() const {
   std::array<std::vector<const RankParameter*>, 2> groups;
   for (const Chunk& chunk : chunks_) {
     for (const RankParameter& parameter : chunk) {
+      if (parameter.info.role == ParameterRole::kBuffer) continue;
       groups[is_decayed(parameter.info.role) ? 0 : 1].push_back(&parameter);
     }
   }
@@ -90,7 +150,20 @@ DType RankShard::grad_dtype() const {
 FileElements RankShard::elements(const char* section, const RankParameter& parameter) const {
   const StoredTensor& stored = contents_.sections.at(section).at(parameter.ours);
   const std::vector<ShardPart> parts = shard_parts(parameter.info.sharding, stored.shape);
-  if (parts.size() == 1) return elements_of(stored, parts[0].region);
+  if (parts.size() == 1) {
+    FileElements elements = elements_of(stored, parts[0].region);
+    elements.view.shape = parameter.shape;
+    return elements;
+  }
+  if (parameter.is_expert()) {  // its parts are pieces of one matrix, one below the other
+    Tensor y(parameter.shape, stored.dtype, Stream{});
+    for (const ShardPart& part : parts) {
+      const Tensor piece = read_region(stored, part.region);
+      Tensor rows = y.slice(part.begin, part.region.shape[1]);
+      copy_into(rows, piece.reshape(rows.shape()));
+    }
+    return {std::as_const(y).view(), y};
+  }
   Tensor y(parameter.shape, stored.dtype, Stream{});
   for (const ShardPart& part : parts) {
     Tensor rows = y.slice(part.begin, part.region.shape[0]);

@@ -22,9 +22,18 @@ class RankShard {
  public:
   using Chunk = std::vector<RankParameter>;  // of a stage of the pipeline
 
-  // Keeps references to both.
+  // Keeps references to both. `divides_experts`: chunks have a parameter for each expert.
   RankShard(const CheckpointContents& contents, const MegatronLayout& layout, int64_t tensor,
-            int64_t pipeline);
+            int64_t pipeline, bool divides_experts = true);
+
+  // The ranks that experts are divided among, and one of them.
+  struct ExpertPlace {
+    int64_t expert = 0, expert_ranks = 1;  // with other experts each
+    int64_t share = 0, share_ranks = 1;    // that share an expert
+  };
+  // The parameters of a rank's experts in the order of registration, from tensors of all experts in
+  // layers that follow each other. is_grouped: a matrix of all experts, then the next one.
+  Chunk experts_of(const Chunk& tensors, const ExpertPlace& place, bool is_grouped) const;
 
   const CheckpointContents& contents() const { return contents_; }
   const MegatronLayout& layout() const { return layout_; }
@@ -33,10 +42,13 @@ class RankShard {
   ModelKind kind() const { return kind_; }
   const MegatronStages& stages() const { return stages_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
+  // Those of a chunk that are no buffers.
+  Chunk trained(size_t chunk) const;
   bool is_last(size_t chunk) const {
     return stages_.is_last({pipeline_, static_cast<int64_t>(chunk)});
   }
-  // Parameters as the optimizer numbers them: those with weight decay, then those without.
+  // Parameters as the optimizer numbers them: those with weight decay, then those without; no
+  // buffers.
   std::array<std::vector<const RankParameter*>, 2> groups() const;
 
   DType weights_dtype() const { return weights_dtype_; }  // of most weights: the embedding's
@@ -56,6 +68,8 @@ class RankShard {
 
  private:
   Chunk chunk_of(int64_t chunk) const;
+  // Replaces tensors of all experts by those of each.
+  void divide_experts(Chunk& chunk) const;
 
   const CheckpointContents& contents_;
   const MegatronLayout& layout_;

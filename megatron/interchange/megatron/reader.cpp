@@ -155,11 +155,12 @@ void MegatronReader::read_settings(const ArgMap& given) {
   contents_.args = given;
   const ArgMap& settings = contents_.args;
   num_experts_ = value_or<int64_t>(settings, "num_experts", 0);
-  if (num_experts_ > 0 && tensor_ranks_ > 1) {
+  const auto shares = value_or<int64_t>(settings, "expert_tensor_parallel_size", tensor_ranks_);
+  if (num_experts_ > 0 && shares != tensor_ranks_) {
     throw Unsupported(fmt::format(
-        "{}: is of experts and {} tensor-parallel ranks, which are not read; save it with "
-        "--ckpt-format torch_dist",
-        directory_.string(), tensor_ranks_));
+        "{}: is of experts that {} ranks share, beside {} tensor-parallel ranks, which is not "
+        "read; save it with --ckpt-format torch_dist",
+        directory_.string(), shares, tensor_ranks_));
   }
   if (num_experts_ % expert_ranks_ != 0) {
     throw FormatError(fmt::format("{}: {} experts do not divide among the files of {} ranks",
@@ -262,6 +263,7 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
     Shape shape = tensor->shape;
     if (expert) {
+      info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_, MeshAxis::kExpertTensor);
       info.sharding = info.sharding.on_rank(rank.expert * local_experts + *expert, num_experts_,
                                             MeshAxis::kExpert);
       std::vector<int64_t> dims(shape.dims().begin(), shape.dims().end());
@@ -309,7 +311,10 @@ void MegatronReader::add_shard(const RankFiles& rank, const std::string& section
   const std::string& ours = parameter.ours;
   const Shape& shard = parameter.shape;
   const Sharding& sharding = parameter.info.sharding;
-  if (!sharding.is_divided() && rank.tensor > 0) return;  // the same as on rank 0
+  const bool differs = std::ranges::any_of(sharding.axes, [](const AxisSharding& one) {
+    return one.along == MeshAxis::kTensor || one.along == MeshAxis::kExpertTensor;
+  });
+  if (!differs && rank.tensor > 0) return;  // the same as on rank 0
   if (shard.rank() <= sharding.last_axis()) {
     fail(rank, fmt::format("{} has shape {}", ours, shard.str()));
   }
@@ -326,8 +331,9 @@ void MegatronReader::add_shard(const RankFiles& rank, const std::string& section
     return intersects(piece.region, parts_of(parameter, whole, rank.tensor)[0].region);
   });
   if (is_second) fail(rank, fmt::format("{} is in the checkpoint twice", ours));
+  const Shape rows = parameter.is_expert() ? Shape(shard.dims().subspan(1)) : shard;
   for (TensorPiece& piece :
-       pieces_of_shard(parts_of(parameter, whole, rank.tensor), shard, dtype, reader)) {
+       pieces_of_shard(parts_of(parameter, whole, rank.tensor), rows, dtype, reader)) {
     stored.pieces.push_back(std::move(piece));
   }
 }

@@ -17,10 +17,12 @@ Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
 
 std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole) {
   const Shape shard = sharding.local(whole);
+  // Of one expert's matrix, rows are on the second axis.
+  const int axis = !sharding.axes.empty() && sharding.axes[0].along == MeshAxis::kExpert ? 1 : 0;
   std::vector<ShardPart> parts;
   for (const Sharding::Block& block : sharding.blocks(shard)) {
-    const int64_t begin = shard.rank() == 0 ? 0 : block.local[0];
-    invariant(shard.rank() == 0 || block.shape == shard.with(0, block.shape[0]),
+    const int64_t begin = shard.rank() == 0 ? 0 : block.local[static_cast<size_t>(axis)];
+    invariant(shard.rank() == 0 || block.shape == shard.with(axis, block.shape[axis]),
               "the parts of a shard are rows");
     parts.push_back({begin, {block.whole, block.shape}});
   }

@@ -11,7 +11,8 @@
 // Maps the rows of a tensor-parallel rank's shard to the whole tensor.
 namespace megatron {
 
-// Consecutive rows of a shard, and their rectangle of the whole tensor.
+// Consecutive rows of a shard, and their rectangle of the whole tensor. A shard of a tensor of
+// experts has one of them: its rows are those of that expert's matrix, or the elements of its bias.
 struct ShardPart {
   int64_t begin = 0;  // the first row, within the shard
   Region region;      // has as many rows as the part

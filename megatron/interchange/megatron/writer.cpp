@@ -132,6 +132,9 @@ class RankWriter {
     }
     for (int64_t layer = 0; layer < layers; ++layer) {
       for (const std::string& module : extra_states(layout_.naming, has_cross_attention, has)) {
+        if (module.starts_with("mlp.") && has(with_layer(prefix, layer) + "mlp.router.weight")) {
+          continue;  // experts have their own
+        }
         key(fmt::format("{}{}._extra_state", with_layer(prefix, layer), module)), pickle_.none();
       }
     }
@@ -145,6 +148,12 @@ class RankWriter {
       write_extra_states(chunk, "mtp.layers.{i}.mtp_model_layer.", "mtp.", false);
       for (const RankParameter& parameter : chunk) {
         const std::string_view path = parameter.path;
+        constexpr std::string_view kWeight = "weight";
+        if (path.find(".mlp.experts.") != path.npos || path.find(".mlp.shared_") != path.npos) {
+          if (!path.ends_with(".weight")) continue;
+          key(fmt::format("{}_extra_state", path.substr(0, path.size() - kWeight.size()))),
+              pickle_.none();
+        }
         constexpr std::string_view kProjection = ".eh_proj.weight";
         if (!path.ends_with(kProjection)) continue;
         key(fmt::format("{}.eh_proj._extra_state",
@@ -249,7 +258,10 @@ std::vector<std::string> problems(const CheckpointContents& contents,
       continue;
     }
     try {
-      table.at(pattern).sharding.on_rank(0, ranks).local(tensor.shape);
+      table.at(pattern)
+          .sharding.on_rank(0, ranks)
+          .on_rank(0, ranks, MeshAxis::kExpertTensor)
+          .local(tensor.shape);
     } catch (const Error& error) {
       found.push_back(fmt::format("{}: {}", name, error.what()));
     }
@@ -260,10 +272,10 @@ std::vector<std::string> problems(const CheckpointContents& contents,
 void write_megatron_files(const fs::path& directory, const CheckpointContents& contents,
                           const MegatronLayout& layout) {
   std::vector<std::string> found = problems(contents, layout);
-  if (value_or<int64_t>(contents.args, "num_experts", 0) > 0) {
+  if (value_or<int64_t>(contents.args, "num_experts", 0) > 0 && !is_core(layout.naming)) {
     found.emplace_back(
-        "experts have no place in the files of --save-format megatron yet; use torch_dist or "
-        "native");
+        "experts have no place in the files of --save-format megatron; use megatron-core, "
+        "torch_dist or native");
   }
   if (!found.empty()) throw ConfigError(found);
   for (int64_t pipeline = 0; pipeline < layout.pipeline_model_parallel_size; ++pipeline) {
