@@ -63,6 +63,12 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
   table.add_optional("--pipeline-model-parallel-split-rank",
                      flags.parallel.pipeline_model_parallel_split_rank,
                      "First stage of a T5's decoder; earlier stages have its encoder.");
+  table.add("--expert-model-parallel-size", flags.parallel.expert_model_parallel_size,
+            "Tensor-parallel ranks that have different experts of a layer.");
+  table
+      .add_optional("--expert-tensor-parallel-size", flags.parallel.expert_tensor_parallel_size,
+                    "Tensor-parallel ranks that share each expert; the rest of them if not given.")
+      .not_zero();
   table.add("--context-parallel-size", flags.parallel.context_parallel_size,
             "Must be 1: generation has no context parallelism.");
   table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,

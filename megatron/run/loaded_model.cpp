@@ -23,6 +23,7 @@
 #include "megatron/run/collectively.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/tokenizers/tokenizer_files.h"
+#include "megatron/transformer/expert_config.h"
 
 namespace megatron {
 namespace {
@@ -62,8 +63,21 @@ ParallelConfig laid_out(const ModelChoice& choice, const TransformerConfig& tran
                     "--nproc-per-node {} with this command, or other sizes",
                     tp, pp, tp * pp, num_ranks, tp * pp));
   }
+  // Replicas answer different texts, so that the ranks of an expert belong to one.
+  const int64_t ep = config.expert_model_parallel_size;
+  int64_t& etp = config.expert_tensor_parallel_size;
+  if (etp == 0 && ep > 1 && tp % ep == 0) etp = tp / ep;
   std::vector<std::string> wrong = problems(config);
+  if (wrong.empty() && tp % (ep * expert_tensor_size(config)) != 0) {
+    wrong.push_back(fmt::format(
+        "--expert-model-parallel-size {} x --expert-tensor-parallel-size {} must divide "
+        "--tensor-model-parallel-size {}, whose ranks read the same texts; use such sizes",
+        ep, expert_tensor_size(config), tp));
+  }
   if (wrong.empty()) {
+    for (std::string& problem : expert_layout_problems(transformer, config)) {
+      wrong.push_back(std::move(problem));
+    }
     for (std::string& problem : problems(transformer, tp)) wrong.push_back(std::move(problem));
     for (std::string& problem : layout_problems(transformer, config)) {
       wrong.push_back(std::move(problem));
@@ -274,6 +288,10 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world, Take
   use_neighbors_of(choice, config.retro);
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   collectively([&] {
+    if (!result.stream->get().is_cpu()) {
+      const std::vector<std::string> wrong = router_problems_on_gpu(config, false);
+      if (!wrong.empty()) throw ConfigError(wrong);
+    }
     expect_device_for(choice.weights, result.stream->get());
     expect_device_for(choice.kv_cache, config, result.stream->get());
   });

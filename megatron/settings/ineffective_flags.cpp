@@ -97,9 +97,13 @@ class IneffectiveFlags {
                   "moe_token_drop_policy",
                   "moe_apply_probs_on_input",
                   "moe_shared_expert_intermediate_size",
-                  "moe_shared_expert_gate"},
+                  "moe_shared_expert_gate",
+                  "moe_per_layer_logging",
+                  "megatron_compat"},
                  "without --num-experts");
     }
+    warn_if(given("moe_upcycling_granularity") && !args_.checkpoint.moe_use_upcycling,
+            "--moe-upcycling-granularity has no effect without --moe-use-upcycling");
     const RopeScalingType type = c.rope_scaling.type;
     if (type == RopeScalingType::kNone) {
       warn_given({"original_max_position_embeddings"}, "without --rope-type");

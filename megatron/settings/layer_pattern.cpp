@@ -100,7 +100,10 @@ class PatternParser {
 
 std::optional<std::vector<int>> layer_pattern(std::string_view text) {
   MaybePattern value = PatternParser(text).whole();
-  if (!value) return std::nullopt;
+  // A list of one number is that of one layer: it is no frequency.
+  if (!value || (value->is_list && value->numbers.size() == 1 && value->numbers[0] > 1)) {
+    return std::nullopt;
+  }
   return std::move(value->numbers);
 }
 

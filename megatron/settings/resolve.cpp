@@ -19,6 +19,7 @@
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 #include "megatron/tokenizers/unicode_text.h"
+#include "megatron/transformer/expert_config.h"
 
 namespace megatron {
 namespace {
@@ -214,7 +215,36 @@ class Resolver {
             "--grad-reduce-in-bf16 needs --bf16; add it or remove --grad-reduce-in-bf16");
     args_.notes.push_back(
         fmt::format("using {} for parameters ...", text_of(args_.optimizer.params_dtype)));
+    const std::string& version = args_.training.megatron_compat;
+    require(version.empty() || version == "0.5",
+            fmt::format("--megatron-compat {} must be 0.5", version));
+    args_.transformer.moe_legacy_router = version == "0.5";
     args_.transformer = megatron::resolved(args_.transformer);
+    upcycling();
+  }
+
+  void upcycling() {
+    TransformerConfig& c = args_.transformer;
+    const int64_t g = args_.checkpoint.moe_upcycling_granularity;
+    require(g >= 1, fmt::format("--moe-upcycling-granularity {} must be at least 1", g));
+    if (!args_.checkpoint.moe_use_upcycling || g < 1) return;
+    require(c.has_experts(), "--moe-use-upcycling needs --num-experts; add it");
+    require(!args_.checkpoint.load.empty(),
+            "--moe-use-upcycling needs --load with a dense checkpoint; add it");
+    if (!c.has_experts()) return;
+    if (!given("moe_ffn_hidden_size")) c.moe_ffn_hidden_size = c.ffn_hidden_size / g;
+    require(c.moe_ffn_hidden_size * g == c.ffn_hidden_size,
+            fmt::format("--ffn-hidden-size {} must be --moe-upcycling-granularity {} times "
+                        "--moe-ffn-hidden-size {}",
+                        c.ffn_hidden_size, g, c.moe_ffn_hidden_size));
+    require(c.num_experts % g == 0,
+            fmt::format("--num-experts {} must be a multiple of --moe-upcycling-granularity {}",
+                        c.num_experts, g));
+    require(c.moe_shared_expert_intermediate_size == 0,
+            "--moe-use-upcycling makes no shared experts; remove "
+            "--moe-shared-expert-intermediate-size");
+    require(c.mtp_num_layers == 0,
+            "--moe-use-upcycling makes no experts of further tokens; remove --mtp-num-layers");
   }
 
   void batches() {
@@ -455,31 +485,25 @@ class Resolver {
   void experts() {
     const ParallelConfig& parallel = args_.parallel;
     const TransformerConfig& c = args_.transformer;
-    const int64_t ep = parallel.expert_model_parallel_size;
-    if (!c.has_experts()) {
-      require(ep == 1 && parallel.expert_tensor_parallel_size == 0,
-              "--expert-model-parallel-size and --expert-tensor-parallel-size need --num-experts; "
-              "remove them");
-      return;
-    }
-    const int64_t etp = expert_tensor_size(parallel);
-    require(ep < 1 || c.num_experts % ep == 0,
-            fmt::format("--num-experts {} must be a multiple of --expert-model-parallel-size {}",
-                        c.num_experts, ep));
-    require(etp < 1 || c.moe_ffn_hidden_size % etp == 0,
-            fmt::format("--moe-ffn-hidden-size {} must be a multiple of "
-                        "--expert-tensor-parallel-size {}",
-                        c.moe_ffn_hidden_size, etp));
+    append(problems_, expert_layout_problems(c, parallel));
+    if (!c.has_experts()) return;
     require(parallel.tensor_model_parallel_size == 1 || parallel.sequence_parallel,
             "--num-experts with --tensor-model-parallel-size above 1 needs --sequence-parallel: "
             "without it ranks would send their tokens several times");
-    require(args_.optimizer.optimizer != OptimizerKind::kMuon,
-            "--optimizer muon is not available with --num-experts; use adam");
+    require(!c.moe_legacy_router || parallel.context_parallel_size == 1,
+            "--megatron-compat 0.5 and --context-parallel-size above 1 exclude each other: that "
+            "version has no experts with the latter; keep one");
+    if (args_.training.device == DeviceChoice::kCuda) append(problems_, router_problems_on_gpu(c));
   }
 
   void muon() {
     const OptimizerConfig& c = args_.optimizer;
     if (c.optimizer != OptimizerKind::kMuon) return;
+    const bool shares_experts =
+        args_.transformer.has_experts() && expert_tensor_size(args_.parallel) > 1;
+    require(!shares_experts || c.muon_tp_mode == MuonTpMode::kBlockwise,
+            "--muon-tp-mode duplicated and distributed are not available with "
+            "--expert-tensor-parallel-size above 1; use blockwise");
     require(
         c.muon_tp_mode == MuonTpMode::kBlockwise || args_.parallel.tensor_model_parallel_size == 1,
         "--muon-tp-mode duplicated and distributed are not available with "

@@ -38,8 +38,12 @@ class ExpertProblems {
                         c_.num_experts));
     require(!c_.fp8.is_on(),
             "--fp8-format is not available with --num-experts yet; remove one of them");
-    require(lora_of(c_, "linear_fc1").rank == 0 && lora_of(c_, "linear_fc2").rank == 0,
-            "--lora-target-modules: experts have no adapters yet; use linear_qkv linear_proj");
+    const bool has_adapters =
+        lora_of(c_, "linear_fc1").rank > 0 || lora_of(c_, "linear_fc2").rank > 0;
+    require(!has_adapters || c_.lora_dropout == 0,
+            fmt::format("--lora-dropout {}: adapters of experts have no dropout; use 0, or "
+                        "--lora-target-modules linear_qkv linear_proj",
+                        c_.lora_dropout));
     require(c_.moe_ffn_hidden_size > 0,
             fmt::format("--moe-ffn-hidden-size {} must be greater than 0", c_.moe_ffn_hidden_size));
     require(c_.moe_shared_expert_intermediate_size >= 0,
@@ -55,6 +59,8 @@ class ExpertProblems {
     require(freq.empty() || std::ssize(freq) == c_.num_layers,
             fmt::format("--moe-layer-freq has {} layers; give a number for each of --num-layers {}",
                         freq.size(), c_.num_layers));
+    require(freq.empty() || std::ranges::any_of(freq, [](int one) { return one != 0; }),
+            "--moe-layer-freq gives no layer experts; remove --num-experts, or give a layer 1");
     for (const int one : freq) {
       if (one == 0 || one == 1) continue;
       require(false, fmt::format("--moe-layer-freq has the number {}; a layer's is 1 with experts "
@@ -72,7 +78,8 @@ class ExpertProblems {
         fmt::format("--moe-router-topk {} must be between 1 and --num-experts {}", topk, experts));
     const bool is_softmax = c_.moe_router_score_function == RouterScore::kSoftmax;
     require(
-        topk != 1 || !is_softmax || c_.moe_router_pre_softmax || balances_by("sinkhorn"),
+        topk != 1 || !is_softmax || c_.moe_router_pre_softmax || balances_by("sinkhorn") ||
+            c_.moe_legacy_router,
         "--moe-router-topk 1 needs --moe-router-pre-softmax: the softmax of one logit is 1, and "
         "the router would not learn");
     require(!c_.moe_router_enable_expert_bias || !is_softmax,
@@ -137,6 +144,16 @@ class ExpertProblems {
                 (topk < c_.num_experts && c_.moe_router_group_topk == 0),
             "--moe-router-load-balancing-type quantile_balancing needs --moe-router-topk below "
             "--num-experts, and no groups");
+    const auto not_negative = [&](double value, const char* flag) {
+      require(value >= 0, fmt::format("{} {} must be at least 0", flag, value));
+    };
+    for (const double one : coefficients) not_negative(one, "--moe-aux-loss-coeff");
+    not_negative(c_.moe_z_loss_coeff, "--moe-z-loss-coeff");
+    not_negative(c_.moe_router_bias_update_rate, "--moe-router-bias-update-rate");
+    not_negative(c_.moe_router_topk_scaling_factor, "--moe-router-topk-scaling-factor");
+    const double ema = c_.moe_router_quantile_balancing_ema;
+    require(ema >= 0 && ema <= 1,
+            fmt::format("--moe-router-quantile-balancing-ema {} must be in [0, 1]", ema));
     const double jitter = c_.moe_input_jitter_eps;
     require(jitter >= 0 && jitter < 1,
             fmt::format("--moe-input-jitter-eps {} must be in [0, 1)", jitter));
@@ -180,6 +197,52 @@ void resolve_experts(TransformerConfig& config) {
 
 std::vector<std::string> expert_problems(const TransformerConfig& config) {
   return ExpertProblems(config).found();
+}
+
+std::vector<std::string> expert_layout_problems(const ExpertConfig& config,
+                                                const ParallelConfig& parallel) {
+  const int64_t ep = parallel.expert_model_parallel_size;
+  const int64_t etp = expert_tensor_size(parallel);
+  std::vector<std::string> found;
+  if (!config.has_experts()) {
+    if (ep != 1 || parallel.expert_tensor_parallel_size != 0) {
+      found.emplace_back(
+          "--expert-model-parallel-size and --expert-tensor-parallel-size need --num-experts; "
+          "remove them");
+    }
+    return found;
+  }
+  if (ep >= 1 && config.num_experts % ep != 0) {
+    found.push_back(
+        fmt::format("--num-experts {} must be a multiple of --expert-model-parallel-size {}",
+                    config.num_experts, ep));
+  }
+  if (etp >= 1 && config.moe_ffn_hidden_size % etp != 0) {
+    found.push_back(
+        fmt::format("--moe-ffn-hidden-size {} must be a multiple of "
+                    "--expert-tensor-parallel-size {}",
+                    config.moe_ffn_hidden_size, etp));
+  }
+  return found;
+}
+
+std::vector<std::string> router_problems_on_gpu(const ExpertConfig& config, bool is_trained) {
+  std::vector<std::string> found;
+  if (!config.has_experts()) return found;
+  for (const std::string& type : config.moe_router_load_balancing_type) {
+    if (!is_trained || (type != "sinkhorn" && type != "quantile_balancing")) continue;
+    found.push_back(
+        fmt::format("--moe-router-load-balancing-type {} has no kernel for a GPU yet; use "
+                    "--device cpu, or aux_loss",
+                    type));
+  }
+  if (config.moe_expert_capacity_factor >= 0) {
+    found.push_back(
+        fmt::format("--moe-expert-capacity-factor {} has no kernel for a GPU yet; use --device "
+                    "cpu, or drop no tokens",
+                    config.moe_expert_capacity_factor));
+  }
+  return found;
 }
 
 }  // namespace megatron

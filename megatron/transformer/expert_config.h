@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/parallel/config.h"
 #include "megatron/transformer/config.h"
 
 namespace megatron {
@@ -12,5 +13,13 @@ void resolve_experts(TransformerConfig& config);
 
 // Everything wrong with the experts of a resolved config, one sentence each.
 std::vector<std::string> expert_problems(const TransformerConfig& config);
+
+// Everything wrong with the division of experts among ranks, one sentence each.
+std::vector<std::string> expert_layout_problems(const ExpertConfig& config,
+                                                const ParallelConfig& parallel);
+
+// The settings of routers that have no kernel for a GPU, one sentence each; a model that is not
+// trained balances nothing.
+std::vector<std::string> router_problems_on_gpu(const ExpertConfig& config, bool is_trained = true);
 
 }  // namespace megatron

@@ -29,8 +29,9 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
                    "which is faster.");
   flags
       .add_optional("--megatron-compat", c.megatron_compat,
-                    "Reproduce the quirks of this Megatron-LM version: 0.5.")
-      .refused("keeping the accidents of another version");
+                    "Route tokens to experts by the rules of this Megatron Core version: 0.5 "
+                    "(router without bias, jitter of logits, losses of a rank's own tokens).")
+      .architecture();
   flags
       .add_entry("--transformer-impl", T::kChoice, args.other, "local",
                  "Layer implementation; this program has one.")

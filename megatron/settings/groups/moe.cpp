@@ -52,7 +52,8 @@ void add_router_flags(FlagTable& flags, TransformerConfig& c) {
       .add("--moe-router-load-balancing-type", c.moe_router_load_balancing_type,
            "Balancing of tokens over the experts: aux_loss, seq_aux_loss, global_aux_loss, or "
            "several of them; or sinkhorn, quantile_balancing or none.")
-      .prints("aux_loss");
+      .prints("aux_loss")
+      .from_checkpoint();
   flags
       .add("--moe-aux-loss-coeff", c.moe_aux_loss_coeff,
            "Weight of the balancing loss, or one of each type.")
@@ -142,10 +143,15 @@ void add_moe_flags(FlagTable& flags, TrainingArgs& args) {
                   "dropping tokens without --moe-expert-capacity-factor");
   flags.add_later_entry("--moe-latent-size", T::kInt, other, none, "Size of latent experts.",
                         "a mixture of latent experts");
-  flags.add_later_entry("--moe-use-upcycling", T::kSwitch, other, false,
-                        "Make experts of a dense checkpoint.", "upcycling of a dense checkpoint");
-  flags.add_later_entry("--moe-per-layer-logging", T::kSwitch, other, false,
-                        "Log auxiliary losses of each layer.", "a log of each layer's losses");
+  flags.add_switch("--moe-use-upcycling", args.checkpoint.moe_use_upcycling,
+                   "Make experts of the MLPs of a dense checkpoint, and begin at iteration 0.");
+  flags
+      .add("--moe-upcycling-granularity", args.checkpoint.moe_upcycling_granularity,
+           "Experts made of each of these MLPs, of a part of its width.")
+      .is_listed = false;
+  flags.add_switch("--moe-per-layer-logging", c.moe_per_layer_logging,
+                   "Write each layer's balancing losses, and the tokens of each expert as a "
+                   "multiple of its even share, to TensorBoard and the other trackers.");
   flags.add_later_entry("--moe-router-force-load-balancing", T::kSwitch, other, false,
                         "Route by random logits.", "routing by random logits");
 }
