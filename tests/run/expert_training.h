@@ -25,6 +25,55 @@ inline FlagWords operator+(FlagWords a, const FlagWords& b) {
   return a;
 }
 
+// A small GPT, and its experts.
+inline const FlagWords kDenseModel = {"--num-layers",
+                                      "4",
+                                      "--hidden-size",
+                                      "16",
+                                      "--num-attention-heads",
+                                      "4",
+                                      "--seq-length",
+                                      "16",
+                                      "--max-position-embeddings",
+                                      "16",
+                                      "--micro-batch-size",
+                                      "1",
+                                      "--global-batch-size",
+                                      "8",
+                                      "--train-iters",
+                                      "5",
+                                      "--lr",
+                                      "0.01",
+                                      "--clip-grad",
+                                      "0.3",
+                                      "--weight-decay",
+                                      "0.1",
+                                      "--init-method-std",
+                                      "0.2",
+                                      "--attention-dropout",
+                                      "0",
+                                      "--hidden-dropout",
+                                      "0",
+                                      "--tokenizer-type",
+                                      "NullTokenizer",
+                                      "--vocab-size",
+                                      "63",
+                                      "--make-vocab-size-divisible-by",
+                                      "8",
+                                      "--mock-data",
+                                      "--num-workers",
+                                      "0",
+                                      "--eval-iters",
+                                      "0",
+                                      "--device",
+                                      "cpu",
+                                      "--num-threads",
+                                      "1",
+                                      "--ffn-hidden-size",
+                                      "40"};
+inline const FlagWords kModel =
+    kDenseModel + FlagWords{"--num-experts", "4", "--moe-ffn-hidden-size", "12"};
+
 // Appends a flag and its value.
 inline void add_flag(FlagWords& words, const char* flag, int64_t value) {
   words.emplace_back(flag);
@@ -46,7 +95,7 @@ struct LayoutFlags {
 class ExpertTraining {
  public:
   ExpertTraining(const FlagWords& flags, const comm::Group& world, const std::string& load)
-      : args_(parse_training_args(flags, ModelKind::kGpt, world.size())),
+      : args_(parsed(flags, world.size())),
         task_(args_, open_tokenizer(args_)),
         state_(args_, task_, world, Stream{}) {
     if (!load.empty()) {
@@ -74,6 +123,12 @@ class ExpertTraining {
   TrainingState& state() { return state_; }
 
  private:
+  static TrainingArgs parsed(const FlagWords& flags, int64_t ranks) {
+    TrainingArgs args = parse_training_args(flags, ModelKind::kGpt, ranks);
+    args.settings = arg_map(args);
+    return args;
+  }
+
   TrainingArgs args_;
   GptTask task_;
   TrainingState state_;

@@ -14,56 +14,6 @@
 namespace megatron::expert_training {
 namespace {
 
-const FlagWords kModel = {"--num-layers",
-                          "4",
-                          "--hidden-size",
-                          "16",
-                          "--num-attention-heads",
-                          "4",
-                          "--seq-length",
-                          "16",
-                          "--max-position-embeddings",
-                          "16",
-                          "--micro-batch-size",
-                          "1",
-                          "--global-batch-size",
-                          "8",
-                          "--train-iters",
-                          "5",
-                          "--lr",
-                          "0.01",
-                          "--clip-grad",
-                          "0.3",
-                          "--weight-decay",
-                          "0.1",
-                          "--init-method-std",
-                          "0.2",
-                          "--attention-dropout",
-                          "0",
-                          "--hidden-dropout",
-                          "0",
-                          "--tokenizer-type",
-                          "NullTokenizer",
-                          "--vocab-size",
-                          "63",
-                          "--make-vocab-size-divisible-by",
-                          "8",
-                          "--mock-data",
-                          "--num-workers",
-                          "0",
-                          "--eval-iters",
-                          "0",
-                          "--device",
-                          "cpu",
-                          "--num-threads",
-                          "1",
-                          "--num-experts",
-                          "4",
-                          "--moe-ffn-hidden-size",
-                          "12",
-                          "--ffn-hidden-size",
-                          "40"};
-
 // Three kinds of routers and experts.
 const FlagWords kExpertKinds[] = {
     {"--moe-router-load-balancing-type", "aux_loss", "seq_aux_loss", "--moe-aux-loss-coeff", "0.1",
@@ -123,11 +73,12 @@ TEST_P(ExpertTrainingTest, EveryLayoutTrainsAsOneRank) {
   const char* const seed = std::getenv("MG_LAYOUT_SEED");
   std::mt19937 random(seed != nullptr ? static_cast<uint32_t>(std::atoi(seed)) : 11);
   const char* const count = std::getenv("MG_LAYOUTS");
-  for (int i = 0; i < (count != nullptr ? std::atoi(count) : 2); ++i) {
+  for (int i = 0; i < (count != nullptr ? std::atoi(count) : 3); ++i) {
     const LayoutFlags first = random_layout(random);
     const LayoutFlags second = random_layout(random);
     // Our own checkpoints and Megatron Core's, in turn.
-    const FlagWords format = {"--save-format", i % 2 == 0 ? "native" : "torch_dist"};
+    constexpr const char* kFormats[] = {"native", "torch_dist", "megatron-core"};
+    const FlagWords format = {"--save-format", kFormats[i % 3]};
     SCOPED_TRACE(first.text() + "\nthen " + second.text() + "\nby " + format[1]);
     const TemporaryDirectory directory;
     expect_equal_results(train(model + format, first, 2, "", directory.path().string()), want, 0);

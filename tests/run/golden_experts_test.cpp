@@ -226,6 +226,13 @@ INSTANTIATE_TEST_SUITE_P(
                        4,
                        {"--tensor-model-parallel-size", "2", "--sequence-parallel",
                         "--expert-model-parallel-size", "2"}},
+        CheckpointCase{"top2_aux.ep2-distopt", "top2_aux"},
+        CheckpointCase{"top2_aux.ep2-distopt",
+                       "top2_aux",
+                       4,
+                       {"--tensor-model-parallel-size", "2", "--sequence-parallel",
+                        "--expert-model-parallel-size", "4", "--expert-tensor-parallel-size", "1",
+                        "--zero-stage", "1"}},
         CheckpointCase{"dsv3-torch", "dsv3"}, CheckpointCase{"top2_aux.ep2-torch", "top2_aux"},
         CheckpointCase{
             "top2_aux.ep2-torch", "top2_aux", 2, {"--expert-model-parallel-size", "2"}}));

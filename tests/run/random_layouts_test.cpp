@@ -105,7 +105,8 @@ class RandomFlags {
     }
     if (has_further_tokens_) {
       add_flag(model_, "--mtp-num-layers", one_of({1, 2}));
-      if (once_in(3)) add({"--mtp-use-repeated-layer"});
+      repeats_layer_ = once_in(3);
+      if (repeats_layer_) add({"--mtp-use-repeated-layer"});
       if (once_in(3)) add({"--mtp-detach-heads"});
     }
     if (once_in(2)) add({"--swiglu"});
@@ -113,6 +114,12 @@ class RandomFlags {
     if (once_in(2)) add({"--normalization", "RMSNorm"});
     if (once_in(2)) add({"--untie-embeddings-and-output-weights"});
     if (once_in(5)) add({"--optimizer", one_of({0, 1}) == 0 ? "sgd" : "lion"});
+    // Muon makes orthogonal what a tensor-parallel rank has.
+    if (tp_ == 1 && etp_ == 1 && once_in(6)) {
+      add({"--optimizer", "muon", "--muon-fp32-matmul-prec", "high"});
+    } else if (!is_latent && dropout == 0 && once_in(5)) {
+      add({"--lora-rank", "2", "--lora-target-modules", "all-linear"});
+    }
   }
 
   // What a rank computes of its own tokens alone, or of its own microbatches, depends on the
@@ -148,7 +155,7 @@ class RandomFlags {
       };
       if (once_in(2)) balance("aux_loss", "0.1");
       if (once_in(2)) balance("seq_aux_loss", "0.05");
-      if (dp_ == 1 && once_in(2)) balance("global_aux_loss", "0.02");
+      if (dp_ == 1 && !repeats_layer_ && once_in(2)) balance("global_aux_loss", "0.02");
       if (!types.empty()) {
         add(FlagWords{"--moe-router-load-balancing-type"} + types);
         add(FlagWords{"--moe-aux-loss-coeff"} + coefficients);
@@ -207,6 +214,9 @@ class RandomFlags {
   int tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1, ep_ = 1, etp_ = 1;
   int micro_batch_size_ = 1;
   bool has_further_tokens_ = false;
+  // Recomputation then meets the tokens of a microbatch in another order, and global_aux_loss goes
+  // by those that it met before.
+  bool repeats_layer_ = false;
   FlagWords model_;
   LayoutFlags layout_;
 };
