@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -28,6 +29,8 @@
 #include "megatron/formats/torch_dist.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
+#include "megatron/interchange/hf/config.h"
+#include "megatron/interchange/hf/quantized.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/temporary_directory.h"
@@ -135,6 +138,29 @@ std::string sample_safetensors(const fs::path& path) {
   return read_text(path);
 }
 
+// Folders of models with quantized weights.
+std::vector<fs::path> quantized_folders() {
+  std::vector<fs::path> folders;
+  const fs::path golden = fs::path(MG_SOURCE_DIR) / "tests/golden/quantized";
+  for (const fs::directory_entry& entry : fs::directory_iterator(golden)) {
+    if (entry.is_directory()) folders.push_back(entry.path());
+  }
+  return folders;
+}
+
+// The tensors of one layer of a folder, in which the header is a large part.
+std::string sample_of_layer(const fs::path& folder, const fs::path& path) {
+  const SafetensorsFile file(folder / "model.safetensors");
+  std::vector<TensorSpec> specs;
+  for (const SafetensorsFile::Entry& entry : file.tensors()) {
+    if (entry.spec.name.starts_with("model.layers.1.")) specs.push_back(entry.spec);
+  }
+  SafetensorsWriter writer(path, specs);
+  for (const TensorSpec& spec : writer.specs()) writer.write(file.at(spec.name));
+  writer.commit();
+  return read_text(path);
+}
+
 std::vector<Reader> readers(const fs::path& directory) {
   const auto torch = [](const fs::path& path) {
     const TorchFile file(path);
@@ -174,6 +200,25 @@ std::vector<Reader> readers(const fs::path& directory) {
       }
     }
   };
+  std::vector<std::string> layers;
+  std::vector<std::shared_ptr<const Quantization>> methods;
+  for (const fs::path& folder : quantized_folders()) {
+    layers.push_back(sample_of_layer(folder, directory / "layer.safetensors"));
+    methods.push_back(read_hf_config(folder).quantization);
+  }
+  const auto quantized = [methods](const fs::path& path) {
+    const auto file = std::make_shared<const ShardedWeights>(path);
+    for (size_t i = 0; i < methods.size(); ++i) {
+      try {
+        const auto plain = dequantized(file, *methods[i], DType::kFloat32);
+        for (const auto& [name, tensor] : plain->tensors()) whole_elements(tensor);
+      } catch (const InternalError&) {
+        throw;
+      } catch (const Error&) {
+        if (i + 1 == methods.size()) throw;  // most files are of another method
+      }
+    }
+  };
   // The description of pieces in files that are whole.
   const fs::path golden = fs::path(MG_SOURCE_DIR) / "tests/golden/megatron";
   const fs::path saved = golden.parent_path() / "torch_dist/gpt/iter_0000010";
@@ -204,6 +249,7 @@ std::vector<Reader> readers(const fs::path& directory) {
           {"weights", {sample_weights(directory / "sample.bin")}, weights},
           {"safetensors", {sample_safetensors(directory / "sample.safetensors")}, safetensors},
           {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index},
+          {"quantized", layers, quantized},
           {"parquet", tables, parquet},
           {"hdf5",
            {read_text(golden.parent_path() / "retro/train.hdf5"),
