@@ -269,8 +269,14 @@ int launch(Words words, Commands commands) {
         "launch: the command is missing; for example launch --nproc-per-node 4 "
         "pretrain-gpt --num-layers ...");
   }
-  const Command& chosen = rank_command(frontends::command_of_script(words[command]), commands);
   const Arguments rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
+  if (frontends::imports_package(words[command])) {
+    resolve(launch);
+    launch.command = words[command];
+    launch.words = rest;
+    return supervise_script(std::move(launch));
+  }
+  const Command& chosen = rank_command(frontends::command_of_script(words[command]), commands);
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(rest, problems);
   resolve(launch);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "megatron/cli/ranks.h"
@@ -37,7 +38,15 @@ int supervise(launch::Supervision job, const TrainingArgs& args) {
   }
 }
 
+int supervise_script(launch::Supervision job) {
+  const char* const python = std::getenv("MEGATRON_PYTHON");
+  job.program = python != nullptr ? python : "python3";
+  job.are_threads = false;
+  return supervise(std::move(job), TrainingArgs());
+}
+
 int launch_processes(launch::Supervision job, Commands commands) {
+  if (frontends::imports_package(job.command)) return supervise_script(std::move(job));
   const std::string command = frontends::command_of_script(job.command);
   const bool wants_help = std::any_of(job.words.begin(), job.words.end(), [](const auto& w) {
     return w == "--help" || w == "-h" || w == "--help-all";

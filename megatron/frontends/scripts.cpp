@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "megatron/core/error.h"
 
@@ -116,6 +117,20 @@ std::vector<std::string> words_of_script(const std::string& script) {
   throw ConfigError(fmt::format(
       "{} is a Python script that no command stands for; name a command, such as pretrain-gpt",
       script));
+}
+
+bool imports_package(const std::string& script) {
+  if (!script.ends_with(".py")) return false;
+  std::ifstream file(script);
+  std::string line;
+  while (std::getline(file, line)) {
+    const size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string::npos) continue;
+    const std::string_view text = std::string_view(line).substr(begin);
+    if (text.starts_with("import megatron_cpp") || text.starts_with("from megatron_cpp"))
+      return true;
+  }
+  return false;
 }
 
 std::vector<std::string> words_of_python(std::span<const std::string> words) {

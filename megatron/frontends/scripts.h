@@ -16,6 +16,10 @@ std::string command_of_script(const std::string& script);
 // "find-duplicates"}.
 std::vector<std::string> words_of_script(const std::string& script);
 
+// True for the file of a Python script that imports the package megatron_cpp (docs/python.md): an
+// interpreter runs it on every rank.
+bool imports_package(const std::string& script);
+
 // A command line of Python without what Python reads of it: options such as -u, and `-m MODULE`, a
 // launcher that a command stands for: "-m torch.distributed.launch" is {"launch"}. Other words are
 // returned as they are. Throws ConfigError for a module that no command stands for.

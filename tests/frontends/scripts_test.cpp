@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "megatron/core/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron::frontends {
 namespace {
@@ -45,6 +48,21 @@ TEST(Scripts, WithoutACommandAreRefused) {
   EXPECT_THAT(message("pretrain_ict.py"), HasSubstr("pretrain_ict.py has no command here yet"));
   EXPECT_THAT(message("train.py"), HasSubstr("train.py is a Python script that no command"));
   EXPECT_THAT(message("my_pretrain_gpt.py"), HasSubstr("that no command stands for"));
+}
+
+TEST(Scripts, MayImportThePackage) {
+  const TemporaryDirectory directory;
+  const auto imports = [&](const std::string& name, const std::string& text) {
+    const std::filesystem::path path = directory.path() / name;
+    std::ofstream(path) << text;
+    return imports_package(path.string());
+  };
+  EXPECT_TRUE(
+      imports("pretrain_gpt.py", "import torch\n  from megatron_cpp.accelerate import x\n"));
+  EXPECT_TRUE(imports("a.py", "import megatron_cpp as mg"));
+  EXPECT_FALSE(imports("b.py", "import megatron\n# import megatron_cpp\n\n"));
+  EXPECT_FALSE(imports("c.txt", "import megatron_cpp"));
+  EXPECT_FALSE(imports_package("pretrain_gpt.py"));
 }
 
 TEST(Scripts, PythonIsLeftOut) {

@@ -59,6 +59,18 @@ def test_the_script_of_the_documents(alone):
     assert [row[:3] for row in record["generated"]] == [[3, 6, 9], [1, 4, record["generated"][1][2]]]
 
 
+def test_our_launchers_start_scripts(alone, tmp_path):
+    for launcher in (["launch", "--nproc-per-node", "2"], ["accelerate", "launch", "--num_processes", "2"]):
+        folder = tmp_path / launcher[0]
+        done = subprocess.run([mg.program_path(), *launcher, SCRIPT, "--output_dir", str(folder), "--vocab_unit", "64",
+                               "--num_train_epochs", "1"], capture_output=True, text=True,
+                              env={**os.environ, **layout(2, 1), "MEGATRON_PYTHON": sys.executable})
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        with open(folder / "record.json", encoding="utf-8") as file:
+            record = json.load(file)
+        assert record["losses"][0] == pytest.approx(alone[""][0]["losses"][0], rel=1e-5)
+
+
 @pytest.mark.parametrize("loss", ["", "--custom_loss"])
 def test_ranks_give_the_losses_of_one(alone, tmp_path, loss):
     record, _ = run(tmp_path, "--vocab_unit", "64", *([loss] if loss else []), launcher=launched(4),
