@@ -27,6 +27,10 @@
 namespace megatron::cli {
 namespace {
 
+// Where drafts of speculative decoding come from.
+enum class DraftMethod { kNgram };
+enum class EmbeddingPooling { kAuto, kMean, kLast, kCls };
+
 struct ServeFlags {
   ModelFlags model;
   serve::ServerOptions server;
@@ -40,6 +44,11 @@ struct ServeFlags {
   int64_t max_tokens_to_oom = 12000;
   int64_t seed = 1234;
   bool no_prefix_reuse = false;
+  int64_t num_speculative_tokens = 0;
+  DraftMethod draft_method = DraftMethod::kNgram;
+  int64_t prompt_lookup_max = 4;
+  int64_t prompt_lookup_min = 2;
+  EmbeddingPooling pooling = EmbeddingPooling::kAuto;
   bool strict_http_status = false;
   bool pads_beams = false;
   ArgMap of_requests;  // flags of Megatron-LM's server
@@ -65,6 +74,13 @@ FlagTable flags_of(ServeFlags& flags) {
       "--chat-template", flags.chat_template,
       "Chat template: auto (the model's), plain, chatml, llama2, llama3, zephyr, or a file with "
       "a template in Jinja.");
+  table.add_choice("--embedding-pooling", flags.pooling,
+                   {{"auto", EmbeddingPooling::kAuto},
+                    {"mean", EmbeddingPooling::kMean},
+                    {"last", EmbeddingPooling::kLast},
+                    {"cls", EmbeddingPooling::kCls}},
+                   "Embedding of a text: mean of the final hidden states, that of the last token, "
+                   "or that of the first, [CLS]; auto: mean of a BERT, last token of a GPT.");
   table.add("--seed", flags.seed, "Seed of requests without one.");
   table.add_switch("--strict-http-status", flags.strict_http_status,
                    "/api: status 400 for all invalid requests; Megatron-LM sends 200 for most.");
@@ -90,6 +106,12 @@ FlagTable flags_of(ServeFlags& flags) {
             "four texts of the model's length.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
   table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse, "Disable the prefix cache.");
+  table.add("--num-speculative-tokens", flags.num_speculative_tokens,
+            "Maximum draft tokens of a text that a step verifies (speculative decoding); 0: none.");
+  table.add_choice("--speculative-method", flags.draft_method, {{"ngram", DraftMethod::kNgram}},
+                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram).");
+  table.add("--prompt-lookup-max", flags.prompt_lookup_max, "Longest n-gram to look for.");
+  table.add("--prompt-lookup-min", flags.prompt_lookup_min, "Shortest n-gram to look for.");
   table.add("--max-queue", flags.service.max_queue, "Maximum queued requests; others get 429.");
   table.add("--max-connections", flags.server.limits.max_connections,
             "Maximum connections; others get 429.");
@@ -129,6 +151,14 @@ std::vector<std::string> problems(const ServeFlags& flags) {
   at_least("--read-timeout", flags.read_timeout_s, 1);
   at_least("--request-timeout", flags.request_timeout_s, 0);
   at_least("--drain-timeout", flags.drain_timeout_s, 0);
+  at_least("--num-speculative-tokens", flags.num_speculative_tokens, 0);
+  constexpr int64_t kMostDrafts = 64;
+  if (flags.num_speculative_tokens > kMostDrafts) {
+    found.push_back(fmt::format("--num-speculative-tokens {} must be {} or less",
+                                flags.num_speculative_tokens, kMostDrafts));
+  }
+  at_least("--prompt-lookup-min", flags.prompt_lookup_min, 1);
+  at_least("--prompt-lookup-max", flags.prompt_lookup_max, flags.prompt_lookup_min);
   const std::vector<std::string> known = serve::known_chat_templates();
   if (flags.chat_template != "auto" &&
       std::find(known.begin(), known.end(), flags.chat_template) == known.end() &&
@@ -184,6 +214,36 @@ serve::ChatTemplate chat_template(const ServeFlags& flags, const Tokenizer& toke
   return serve::ChatTemplate::built_in("plain");
 }
 
+Pooling pooling_of(EmbeddingPooling pooling, ModelKind kind) {
+  switch (pooling) {
+    case EmbeddingPooling::kMean:
+      return Pooling::kMean;
+    case EmbeddingPooling::kLast:
+      return Pooling::kLast;
+    case EmbeddingPooling::kCls:
+      return Pooling::kFirst;
+    case EmbeddingPooling::kAuto:
+      break;
+  }
+  return is_encoder_only(kind) ? Pooling::kMean : Pooling::kLast;
+}
+
+// Throws ConfigError for flags that the model cannot follow.
+void expect_flags_for(const ServeFlags& flags, ModelKind kind) {
+  const bool is_gpt = is_decoder_only(kind);
+  if (flags.num_speculative_tokens > 0 && !is_gpt) {
+    throw ConfigError(
+        fmt::format("--num-speculative-tokens {} is for a GPT, and the model is a {}; leave it out",
+                    flags.num_speculative_tokens, name_of(kind)));
+  }
+  if (flags.pooling == EmbeddingPooling::kCls && !is_encoder_only(kind)) {
+    throw ConfigError(fmt::format(
+        "--embedding-pooling cls is for a BERT, whose first token is [CLS], and the model is a {}; "
+        "use mean or last",
+        name_of(kind)));
+  }
+}
+
 // State of rank 0 besides its part of the model.
 struct FrontEnd {
   FrontEnd(const ServeFlags& flags, const LoadedModel& loaded, serve::Service& service)
@@ -203,6 +263,7 @@ struct FrontEnd {
                .decoder_start = is_encoder_decoder(loaded.kind)
                                     ? std::optional(loaded.required_decoder_start())
                                     : std::nullopt,
+               .pooling = pooling_of(flags.pooling, loaded.kind),
                .sampling = serve::sampling_of_folder(flags.model.load)},
         server(served, flags.server) {}
 
@@ -246,7 +307,12 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   }
 
   const ExitSignals signals;  // on every rank: rank 0 tells the others when to end
-  const LoadedModel loaded = load_model(flags.model, world, has_decoder);
+  const LoadedModel loaded = load_model(flags.model, world, any_kind);
+  expect_flags_for(flags, loaded.kind);
+  if (flags.num_speculative_tokens > 0) {
+    flags.service.engine.drafter = std::make_shared<NgramDrafter>(
+        flags.num_speculative_tokens, flags.prompt_lookup_min, flags.prompt_lookup_max);
+  }
   serve::Service service(loaded.inference(), world, flags.service);
   const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
   std::optional<StopOnSignal> watch;

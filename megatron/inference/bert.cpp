@@ -156,12 +156,13 @@ double bert_loss(const BertInference& model, const BertTexts& texts, const BertL
   return loss.item();
 }
 
-std::vector<float> mean_states(const BertInference& model, const BertTexts& texts) {
+std::vector<float> pooled_states(const BertInference& model, const BertTexts& texts,
+                                 Pooling pooling) {
   const NoGrad no_grad;
   const Variable hidden = pass(model, input_of(model.chunk, texts));
   const auto b = static_cast<int64_t>(texts.ids.size());
   const int64_t h = model.chunk.config().hidden_size;
-  Tensor means({b, h}, DType::kFloat32, Stream{});
+  Tensor pooled({b, h}, DType::kFloat32, Stream{});
   if (model.parallel.is_last_stage()) {
     const Tensor states = cast(hidden.data(), DType::kFloat32).to(Stream{});  // [s, b, h]
     const std::span<const float> values = states.span<float>();
@@ -170,18 +171,21 @@ std::vector<float> mean_states(const BertInference& model, const BertTexts& text
       const int64_t seen = texts.attention_mask.empty()
                                ? std::ssize(texts.ids[row])
                                : std::ranges::count(texts.attention_mask[row], 1);
+      const bool is_inner = pooling == Pooling::kMeanInner;
+      const int64_t begin = pooling == Pooling::kLast ? seen - 1 : is_inner ? 1 : 0;
+      const int64_t end = pooling == Pooling::kFirst ? 1 : is_inner ? seen - 1 : seen;
       for (int64_t k = 0; k < h; ++k) {
         double sum = 0;
-        for (int64_t t = 1; t + 1 < seen; ++t) {
+        for (int64_t t = begin; t < end; ++t) {
           sum += static_cast<double>(values[static_cast<size_t>((t * b + i) * h + k)]);
         }
-        means.span<float>()[static_cast<size_t>(i * h + k)] =
-            static_cast<float>(sum / static_cast<double>(std::max<int64_t>(seen - 2, 1)));
+        pooled.span<float>()[static_cast<size_t>(i * h + k)] =
+            static_cast<float>(sum / static_cast<double>(std::max<int64_t>(end - begin, 1)));
       }
     }
   }
-  share_from_head(model.parallel, means);
-  return {means.span<float>().begin(), means.span<float>().end()};
+  share_from_head(model.parallel, pooled);
+  return {pooled.span<float>().begin(), pooled.span<float>().end()};
 }
 
 std::vector<std::vector<LikelyWord>> likely_words(const BertInference& model,

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron/inference/request.h"
 #include "megatron/inference/text_rows.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/parallel/parallel_context.h"
@@ -48,10 +49,11 @@ enum class ClassKind {
 std::vector<std::vector<double>> class_probabilities(const BertInference& model,
                                                      const BertTexts& texts, ClassKind kind);
 
-// Mean pooling [b, h]: the mean of each text's final hidden states over its tokens except the first
-// and the last visible one, which are [CLS] and [SEP]. Compat: Megatron-LM's text embedding for
-// Retro.
-std::vector<float> mean_states(const BertInference& model, const BertTexts& texts);
+// The embedding of each text [b, h], over its visible tokens, which come before the padding.
+// Compat: kMeanInner is Megatron-LM's text embedding for Retro, kMean that of
+// sentence-transformers.
+std::vector<float> pooled_states(const BertInference& model, const BertTexts& texts,
+                                 Pooling pooling);
 
 struct LikelyWord {
   int32_t id = 0;

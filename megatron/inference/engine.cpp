@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/inference/bert.h"
 #include "megatron/inference/engine_parts.h"
 #include "megatron/inference/t5_stages.h"
 
@@ -17,6 +18,10 @@ int64_t pages_of_cache(const TransformerConfig& config, const EngineOptions& opt
   const int64_t positions = std::max(config.max_position_embeddings, config.seq_length);
   const int64_t tokens = options.cache_tokens > 0 ? options.cache_tokens : 4 * positions;
   return (tokens + options.page_tokens - 1) / options.page_tokens;
+}
+
+bool is_finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
 }  // namespace
@@ -32,6 +37,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
   const TransformerConfig& config = model_.config();
   const int64_t cache_tokens = pool_.num_pages() * pool_.page_tokens();
   const int64_t positions = std::min(max_positions(config), cache_tokens);
+  if (model_.bert != nullptr) return;
   if (model_.t5 != nullptr) {
     invariant(options_.drafter == nullptr, "drafts continue the texts of a GPT");
     options_.reuse_prefixes = false;
@@ -60,6 +66,11 @@ void Engine::check(const Request& request) const {
   const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
   check_length(length, request.max_new_tokens, config);
   check_text(request);
+  invariant(!request.pooling || request.max_new_tokens == 0, "an embedding has no new tokens");
+  if (model_.bert != nullptr) {
+    if (request.pooling) return;
+    throw ConfigError("the model is a BERT, which has embeddings and continues no text");
+  }
   const Group group(0, request);
   if (group.num_rows() > options_.max_rows) {
     throw ConfigError(
@@ -115,6 +126,10 @@ std::vector<RequestProgress> Engine::step() {
     finish_launched(all);
     return all;
   }
+  if (model_.bert != nullptr) {
+    embed_texts(all);
+    return all;
+  }
   while (!waiting_.empty() && waiting_.front()->num_inputs() <= 0) {  // nothing to compute
     all.push_back({.id = waiting_.front()->id, .finish = Finish::kLength});
     waiting_.pop_front();
@@ -160,6 +175,38 @@ void Engine::settle(std::span<const RequestProgress> all) {
   for (const auto& group : running_) {
     for (Row& row : group->rows) publish(row);
   }
+}
+
+// The embeddings of the next waiting texts of a BERT.
+void Engine::embed_texts(std::vector<RequestProgress>& all) {
+  const Pooling pooling = *waiting_.front()->request.pooling;
+  BertTexts texts;
+  size_t longest = 0;
+  for (const auto& group : waiting_) {
+    const Request& request = group->request;
+    longest = std::max(longest, request.prompt.size());
+    const auto count = std::ssize(texts.ids) + 1;
+    const bool fits =
+        count == 1 || (count <= options_.max_rows &&
+                       count * static_cast<int64_t>(longest) <= options_.max_step_tokens);
+    if (!fits || request.pooling != pooling) break;
+    texts.ids.push_back(request.prompt);
+    all.push_back({.id = group->id, .finish = Finish::kLength});
+  }
+  longest = 0;
+  for (const auto& ids : texts.ids) longest = std::max(longest, ids.size());
+  for (auto& ids : texts.ids) {
+    texts.attention_mask.emplace_back(ids.size(), 1).resize(longest);
+    ids.resize(longest);
+  }
+  const std::vector<float> pooled = pooled_states({*model_.bert, model_.parallel}, texts, pooling);
+  const auto width = static_cast<size_t>(model_.config().hidden_size);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto own = std::span(pooled).subspan(i * width, width);
+    all[i].embedding.assign(own.begin(), own.end());
+    if (!is_finite(own)) all[i].finish = Finish::kFailed;
+  }
+  forget_finished(all);
 }
 
 // --- Synchronous steps ---
@@ -276,6 +323,10 @@ RequestProgress Engine::apply(const Part& part, std::span<const double> values) 
   Group& group = *part.group;
   RequestProgress progress;
   progress.id = group.id;
+  if (group.request.pooling) {
+    apply_pooled(part, values, progress);
+    return progress;
+  }
   const auto forced = values.first(static_cast<size_t>(part.num_forced));
   progress.prompt_log_probabilities.assign(forced.begin(), forced.end());
   const auto num_top = static_cast<size_t>(group.request.num_top);
@@ -328,6 +379,20 @@ void Engine::apply_beams(Group& group, std::span<const double> values, RequestPr
   progress.hypotheses = group.beams->take_result();
   const bool stopped = !progress.hypotheses.empty() && progress.hypotheses.front().is_stopped;
   progress.finish = stopped ? Finish::kStop : Finish::kLength;
+}
+
+// Adds the sum of a part's hidden states; after the last part the embedding is their mean.
+void Engine::apply_pooled(const Part& part, std::span<const double> values,
+                          RequestProgress& progress) {
+  Group& group = *part.group;
+  group.pooled.resize(std::max(group.pooled.size(), values.size()));
+  for (size_t i = 0; i < values.size(); ++i) group.pooled[i] += values[i];
+  if (part.row->cached < group.num_inputs(*part.row)) return;
+  const bool is_mean = group.request.pooling == Pooling::kMean;
+  const auto count = is_mean ? static_cast<double>(group.request.prompt.size()) : 1;
+  for (const double sum : group.pooled)
+    progress.embedding.push_back(static_cast<float>(sum / count));
+  progress.finish = is_finite(progress.embedding) ? Finish::kLength : Finish::kFailed;
 }
 
 // Replaces a group's rows by its new beams: full pages are shared; a partly filled page is copied

@@ -56,6 +56,9 @@ struct EngineState {
 // the request leaves; requests with the same text share them. The decoder's keys and values depend
 // on that text, so requests with different texts never share pages.
 //
+// Embeddings of a GPT are read like prompts. A BERT has no cache: a step reads whole texts, as many
+// as with their padding have at most max_step_tokens.
+//
 // The tokens of a request depend only on its seed, row and tokens, not on the rest of the batch. On
 // a GPU the last bits of logits depend on the number of rows of a product: there, tokens may differ
 // where logits nearly tie.
@@ -102,6 +105,8 @@ class Engine {
   using Groups = std::deque<std::shared_ptr<Group>>;
 
   void check_text(const Request& request) const;
+  void embed_texts(std::vector<RequestProgress>& all);
+  void append_pooled(const Part& part, const Tensor& hidden, std::vector<double>& values) const;
   std::shared_ptr<Text> text_of(const Request& request);
   bool has_room_for_text(int64_t length) const;
   void read_texts(std::span<const Part> parts);
@@ -141,6 +146,8 @@ class Engine {
   void propose(std::span<const DraftText> texts, std::span<Row* const> rows, const Tensor& hidden);
   DraftText draft_text(const Group& group, int64_t count, int64_t first_row) const;
   void apply_token(const Part& part, std::span<const double> values, RequestProgress& progress);
+  static void apply_pooled(const Part& part, std::span<const double> values,
+                           RequestProgress& progress);
   void apply_beams(Group& group, std::span<const double> values, RequestProgress& progress);
   void follow(Group& group, std::span<const int64_t> parents);
   void publish(Row& row);

@@ -41,6 +41,7 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   Group(RequestId the_id, Request the_request)
       : id(the_id), request(std::move(the_request)), rows(1) {
     rows.front().tokens = request.prompt;
+    num_forced = request.first_scored - 1;
     if (request.beams && request.max_new_tokens > 0) {
       beams.emplace(*request.beams, request.stop_tokens, request.max_new_tokens);
     }
@@ -57,7 +58,7 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   // Tokens of a row that must be in the cache before the next draw.
   int64_t num_inputs(const Row& row) const {
     const auto count = static_cast<int64_t>(row.tokens.size());
-    if (request.max_new_tokens > 0) return count;
+    if (request.max_new_tokens > 0 || request.pooling) return count;
     return request.wants_prompt() ? count - 1 : 0;
   }
   int64_t num_inputs() const { return num_inputs(rows.front()); }
@@ -80,7 +81,8 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   std::shared_ptr<Text> text = {};  // of a T5, while the group runs
   std::vector<Row> rows;
   std::optional<BeamSearch> beams = {};
-  int64_t num_forced = 0;  // log-probabilities of the prompt that are known
+  int64_t num_forced = 0;           // log-probabilities of the prompt that are known or not wanted
+  std::vector<double> pooled = {};  // sum of the hidden states of an embedding
 };
 
 struct Engine::Part {
@@ -96,6 +98,18 @@ struct Engine::Part {
   int64_t first_forced = 0;
   int64_t num_forced = 0;
 
+  // Hidden states of the part go into the embedding that the request asks for.
+  bool is_pooled() const {
+    if (!group->request.pooling) return false;
+    switch (*group->request.pooling) {
+      case Pooling::kFirst:
+        return begin == 0;
+      case Pooling::kLast:
+        return begin + count == std::ssize(row->tokens);
+      default:
+        return true;
+    }
+  }
   int64_t num_draws() const { return draws ? 1 + num_drafts : 0; }
   // Token i of the row and its drafts.
   int32_t token(int64_t i) const {

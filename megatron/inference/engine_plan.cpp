@@ -64,7 +64,7 @@ void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
     part.begin = row.cached;
     part.count = std::min(reads_singly_ ? 1 : budget, group.num_inputs(row) - row.cached);
     const int64_t end = part.begin + part.count;
-    part.draws = end == static_cast<int64_t>(row.tokens.size());
+    part.draws = end == static_cast<int64_t>(row.tokens.size()) && group.request.max_new_tokens > 0;
     part.num_drafts = std::ssize(row.drafts);
     part.count += part.num_drafts;
     if (group.request.wants_prompt()) {
@@ -95,8 +95,13 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
 
   Row& row = group.rows.front();
   PagePool::Match known;
-  const bool may_reuse = options_.reuse_prefixes && !group.wants_forced();
-  if (may_reuse) known = pool_.match(std::span(row.tokens).first(row.tokens.size() - 1));
+  // Pages of tokens whose hidden states no result needs.
+  const bool reads_all = group.request.pooling && *group.request.pooling != Pooling::kLast;
+  const size_t most_reused =
+      group.wants_forced() ? static_cast<size_t>(group.num_forced) : row.tokens.size() - 1;
+  if (options_.reuse_prefixes && !reads_all) {
+    known = pool_.match(std::span(row.tokens).first(most_reused));
+  }
   const auto reused = static_cast<int64_t>(known.pages.size());
   const int64_t needed = pool_.pages_for(static_cast<int64_t>(row.tokens.size())) - reused;
   const int64_t most = group.beams ? group.most_pages(pool_) : needed;
@@ -153,6 +158,7 @@ bool Engine::preempt_youngest(const Group& but) {
   running_.erase(std::next(place).base());
   for (Row& row : group->rows) release_pages(row);
   group->text.reset();
+  group->pooled.clear();
   waiting_.push_front(std::move(group));
   ++counts_.preemptions;
   return is_other;

@@ -101,6 +101,7 @@ bool stops(const Request& request, std::span<const int32_t> tokens) {
 // each drawn token and its log-probabilities.
 int64_t Engine::num_values(const Part& part) const {
   const Request& request = part.group->request;
+  if (request.pooling) return part.is_pooled() ? model_.config().hidden_size : 0;
   int64_t count = part.num_forced * (1 + 2 * request.num_top);
   if (!part.draws) return count;
   if (!part.group->beams) {
@@ -145,6 +146,20 @@ DrawnTokens Engine::drawn_by_device(std::span<const Part> parts, const Tensor& l
   return drawn_tokens(
       logits, draws,
       {.ids = cache_.ids().view(), .pages = table.view(), .lengths = text_lengths.view()});
+}
+
+// Appends the sum of the part's hidden states that its embedding wants, [h].
+void Engine::append_pooled(const Part& part, const Tensor& hidden,
+                           std::vector<double>& values) const {
+  const Pooling pooling = *part.group->request.pooling;
+  const int64_t first = part.first_token + (pooling == Pooling::kLast ? part.count - 1 : 0);
+  const int64_t rows = pooling == Pooling::kMean ? part.count : 1;
+  const Tensor states = cast(hidden.slice(first, rows), DType::kFloat32).to(Stream{});
+  const std::span<const float> all = states.span<float>();
+  const auto width = static_cast<size_t>(hidden.size(2));
+  const size_t begin = values.size();
+  values.resize(begin + width);
+  for (size_t i = 0; i < all.size(); ++i) values[begin + i % width] += static_cast<double>(all[i]);
 }
 
 std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& hidden) {
@@ -193,6 +208,7 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     const Request& request = part.group->request;
+    if (part.is_pooled()) append_pooled(part, hidden, values);
     if (part.num_forced > 0) {
       const auto found = std::as_const(forced[next_forced++]).span<float>();
       values.insert(values.end(), found.begin(), found.end());

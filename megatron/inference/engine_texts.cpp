@@ -21,6 +21,7 @@ int64_t length_of(const Group& group) {
 }  // namespace
 
 void Engine::check_text(const Request& request) const {
+  invariant(model_.t5 == nullptr || !request.pooling, "a T5 has no embeddings");
   if (model_.t5 == nullptr) {
     invariant(request.text.empty(), "a GPT has no encoder that reads a text");
     return;

@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "megatron/kernels/draw.h"
+#include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/models/t5/t5_model.h"
 #include "megatron/transformer/kv_cache.h"
 
 namespace megatron {
 
-// A GPT or a T5 and its tensor- and pipeline-parallel ranks; other groups are not used.
+// A GPT, a T5 or a BERT, which has embeddings only, and its tensor- and pipeline-parallel ranks;
+// other groups are not used.
 struct InferenceModel {
   // This rank's part of a model; by default one rank has all of it.
   // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
@@ -21,13 +23,17 @@ struct InferenceModel {
   // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
   InferenceModel(const T5Model& the_t5, ParallelContext the_parallel = {})
       : chunk(&the_t5), t5(&the_t5), parallel(std::move(the_parallel)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
+  InferenceModel(const BertModel& the_bert, ParallelContext the_parallel = {})
+      : chunk(&the_bert), bert(&the_bert), parallel(std::move(the_parallel)) {}
 
   const TransformerConfig& config() const { return chunk->config(); }
   Stream stream() const { return chunk->stream(); }
 
-  const Model* chunk;             // this rank's part
-  const GptModel* gpt = nullptr;  // either a GPT ...
-  const T5Model* t5 = nullptr;    // ... or a T5
+  const Model* chunk;               // this rank's part
+  const GptModel* gpt = nullptr;    // either a GPT ...
+  const T5Model* t5 = nullptr;      // ... or a T5 ...
+  const BertModel* bert = nullptr;  // ... or a BERT
   ParallelContext parallel;
   KvCacheType kv_cache = KvCacheType::kModel;
 };

@@ -20,6 +20,14 @@ class TokenConstraint {
   virtual void forbid(std::span<float> logits, std::span<const int32_t> drawn) = 0;
 };
 
+// How the final hidden states of a text's tokens become its embedding.
+enum class Pooling {
+  kMean,       // their mean
+  kLast,       // of the last token
+  kFirst,      // of the first token: [CLS]
+  kMeanInner,  // the mean without the first and the last token, which are [CLS] and [SEP]
+};
+
 // A text to continue.
 struct Request {
   // The encoder input of a T5, whose decoder continues the prompt, its start token. Empty for a
@@ -47,7 +55,11 @@ struct Request {
   // `scores_prompt`, of the prompt's tokens except the first.
   bool return_log_probabilities = false;
   bool scores_prompt = true;
-  int64_t num_top = 0;  // most probable alternatives to return with each of these tokens
+  int64_t first_scored = 1;  // the first token of the prompt whose log-probability is returned
+  int64_t num_top = 0;       // most probable alternatives to return with each of these tokens
+
+  // Returns the embedding of the prompt; max_new_tokens is 0. Not of a T5.
+  std::optional<Pooling> pooling = {};
 
   std::optional<BeamOptions> beams = {};  // beam search instead of draws
 
@@ -79,6 +91,7 @@ struct RequestProgress {
   double log_probability = 0;         // of it, if requested
   std::vector<TokenProbability> top = {};
   std::vector<Hypothesis> hypotheses = {};  // of a beam search, in its last step
+  std::vector<float> embedding = {};        // [h], if requested, in its last step
   Finish finish = Finish::kNone;            // not kNone: the request has been removed
 };
 

@@ -120,12 +120,14 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
 }
 
 InferenceModel LoadedModel::inference() const {
-  const auto* t5 = dynamic_cast<const T5Model*>(model.get());
-  InferenceModel found = t5 != nullptr
-                             ? InferenceModel(*t5, parallel)
-                             : InferenceModel(dynamic_cast<const GptModel&>(*model), parallel);
-  found.kv_cache = kv_cache;
-  return found;
+  const auto with = [this](const auto& kind_of_model) {
+    InferenceModel found(kind_of_model, parallel);
+    found.kv_cache = kv_cache;
+    return found;
+  };
+  if (const auto* t5 = dynamic_cast<const T5Model*>(model.get())) return with(*t5);
+  if (const auto* bert = dynamic_cast<const BertModel*>(model.get())) return with(*bert);
+  return with(dynamic_cast<const GptModel&>(*model));
 }
 
 BertInference LoadedModel::bert_inference() const {

@@ -63,7 +63,7 @@ struct LoadedModel {
   const Tokenizer& required_tokenizer() const;
   // Throws ConfigError unless it is known.
   int32_t required_decoder_start() const;
-  // A GPT or a T5 that continues texts. REQUIRES: it is one of them.
+  // A GPT or a T5 that continues texts, or a BERT, which has embeddings.
   InferenceModel inference() const;
   // REQUIRES: it is a BERT.
   BertInference bert_inference() const;

@@ -97,6 +97,12 @@ std::string Metrics::text(const EngineState& state, const std::string& model_nam
       number(state.prompt_tokens));
   add("vllm:prefix_cache_hits_total", "counter", "Of these, tokens that the cache had.",
       number(state.reused_tokens));
+  add("vllm:spec_decode_num_drafts_total", "counter", "Times that drafts of a text were verified.",
+      number(state.drafts));
+  add("vllm:spec_decode_num_draft_tokens_total", "counter", "Draft tokens verified.",
+      number(state.draft_tokens));
+  add("vllm:spec_decode_num_accepted_tokens_total", "counter", "Of these, draft tokens accepted.",
+      number(state.accepted_draft_tokens));
   add("megatron:requests_refused_total", "counter", "Requests answered with 429.",
       number(refused_));
   result += head("vllm:request_success_total", "counter", "Requests that are finished, by reason.");

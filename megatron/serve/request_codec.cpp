@@ -30,7 +30,9 @@ json encoded(const Request& request) {
                 {"min_new_tokens", request.min_new_tokens},
                 {"return_log_probabilities", request.return_log_probabilities},
                 {"scores_prompt", request.scores_prompt},
+                {"first_scored", request.first_scored},
                 {"num_top", request.num_top}};
+  if (request.pooling) value["pooling"] = *request.pooling;
   if (request.never_after) value["never_after"] = *request.never_after;
   if (request.beams) {
     value["beam_width"] = request.beams->width;
@@ -65,7 +67,9 @@ Request decoded(const json& value) {
   take("min_new_tokens", request.min_new_tokens);
   take("return_log_probabilities", request.return_log_probabilities);
   take("scores_prompt", request.scores_prompt);
+  take("first_scored", request.first_scored);
   take("num_top", request.num_top);
+  if (value.contains("pooling")) request.pooling = value.at("pooling").get<Pooling>();
   if (value.contains("never_after")) {
     request.never_after = value.at("never_after").get<std::pair<int32_t, int32_t>>();
   }

@@ -37,7 +37,11 @@ struct ServedModel {
   // The decoder's start token of a T5, whose encoder reads the prompts.
   std::optional<int32_t> decoder_start = {};
 
+  Pooling pooling = Pooling::kLast;  // of embeddings
+
   bool has_encoder() const { return decoder_start.has_value(); }
+  // A BERT, which has embeddings only.
+  bool is_bert() const { return service.model().bert != nullptr; }
   // The token that separated documents in training.
   std::optional<int32_t> eod() const { return tokenizer.special_id(SpecialToken::kEod); }
   // Replacement of an empty prompt: the beginning-of-document token, or, for the encoder of a T5,

@@ -51,7 +51,8 @@ class BertEmbedder final : public Embedder {
     for (size_t begin = 0; begin < order.size(); begin += batch_size) {
       const size_t end = std::min(begin + batch_size, order.size());
       const std::span<const size_t> batch(order.data() + begin, end - begin);
-      const std::vector<float> means = mean_states(model_, padded(ids, batch));
+      const std::vector<float> means =
+          pooled_states(model_, padded(ids, batch), Pooling::kMeanInner);
       for (size_t k = 0; k < batch.size(); ++k) {
         std::copy_n(means.begin() + static_cast<std::ptrdiff_t>(k * width), width,
                     vectors.begin() + static_cast<std::ptrdiff_t>(batch[k] * width));
