@@ -38,6 +38,7 @@ struct ServeFlags {
   int64_t port = 5000;
   std::string served_model_name;
   std::string chat_template = "auto";
+  std::string tool_call_parser = "auto";
   int64_t request_timeout_s = 600;
   int64_t drain_timeout_s = 30;
   int64_t read_timeout_s = 30;
@@ -74,6 +75,10 @@ FlagTable flags_of(ServeFlags& flags) {
       "--chat-template", flags.chat_template,
       "Chat template: auto (the model's), plain, chatml, llama2, llama3, zephyr, or a file with "
       "a template in Jinja.");
+  table.add(
+      "--tool-call-parser", flags.tool_call_parser,
+      "How calls of tools are read from responses: auto (by the chat template), none, hermes, "
+      "llama3_json, mistral, deepseek_v3 or json.");
   table.add_choice("--embedding-pooling", flags.pooling,
                    {{"auto", EmbeddingPooling::kAuto},
                     {"mean", EmbeddingPooling::kMean},
@@ -159,6 +164,11 @@ std::vector<std::string> problems(const ServeFlags& flags) {
   }
   at_least("--prompt-lookup-min", flags.prompt_lookup_min, 1);
   at_least("--prompt-lookup-max", flags.prompt_lookup_max, flags.prompt_lookup_min);
+  if (flags.tool_call_parser != "auto" && !serve::tool_call_format_of(flags.tool_call_parser)) {
+    found.push_back(fmt::format("--tool-call-parser {} is not known; use auto, none, {}",
+                                flags.tool_call_parser,
+                                fmt::join(serve::known_tool_call_parsers(), ", ")));
+  }
   const std::vector<std::string> known = serve::known_chat_templates();
   if (flags.chat_template != "auto" &&
       std::find(known.begin(), known.end(), flags.chat_template) == known.end() &&
@@ -236,6 +246,17 @@ void expect_flags_for(const ServeFlags& flags, ModelKind kind) {
         fmt::format("--num-speculative-tokens {} is for a GPT, and the model is a {}; leave it out",
                     flags.num_speculative_tokens, name_of(kind)));
   }
+  if (flags.num_speculative_tokens == 0 &&
+      (flags.prompt_lookup_max != ServeFlags{}.prompt_lookup_max ||
+       flags.prompt_lookup_min != ServeFlags{}.prompt_lookup_min)) {
+    warn(
+        "--prompt-lookup-max and --prompt-lookup-min have no effect without "
+        "--num-speculative-tokens");
+  }
+  if (flags.pooling != EmbeddingPooling::kAuto && is_encoder_decoder(kind)) {
+    throw ConfigError(
+        "--embedding-pooling is for a GPT or a BERT, and the model is a T5; leave it out");
+  }
   if (flags.pooling == EmbeddingPooling::kCls && !is_encoder_only(kind)) {
     throw ConfigError(fmt::format(
         "--embedding-pooling cls is for a BERT, whose first token is [CLS], and the model is a {}; "
@@ -264,8 +285,12 @@ struct FrontEnd {
                                     ? std::optional(loaded.required_decoder_start())
                                     : std::nullopt,
                .pooling = pooling_of(flags.pooling, loaded.kind),
+               .tool_calls = serve::tool_call_format_of(flags.tool_call_parser)
+                                 .value_or(serve::ToolCallFormat::kNone),
                .sampling = serve::sampling_of_folder(flags.model.load)},
-        server(served, flags.server) {}
+        server(served, flags.server) {
+    if (flags.tool_call_parser == "auto") served.tool_calls = served.chat_template.tool_calls();
+  }
 
   serve::ServedModel served;
   serve::Server server;

@@ -126,13 +126,8 @@ Value messages_of(const Mapping& request, bool has_developer_role) {
 Value tools_of(const Mapping& request) {
   const Value* tools = given(request, "tools");
   const Value* choice = given(request, "tool_choice");
-  if (choice != nullptr) {
-    const std::string* word = choice->text();
-    if (word == nullptr || (*word != "auto" && *word != "none")) {
-      refuse_chat("tool_choice", "must be auto or none: the model decides whether it calls a tool");
-    }
-    if (*word == "none") return {};
-  }
+  const std::string* word = choice == nullptr ? nullptr : choice->text();
+  if (word != nullptr && *word == "none") return {};
   if (tools == nullptr) return {};
   for (const Value& tool : required_list(*tools, "tools")) {
     const Mapping* fields = tool.mapping();

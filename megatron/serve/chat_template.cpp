@@ -178,7 +178,8 @@ std::vector<std::string> known_chat_templates() {
 ChatTemplate::ChatTemplate(std::string name, std::string_view file, std::string_view source)
     : name_(std::move(name)),
       template_(parsed(std::string(file), source)),
-      has_developer_role_(source.find("developer") != std::string_view::npos) {
+      has_developer_role_(source.find("developer") != std::string_view::npos),
+      tool_calls_(tool_call_format_of_template(source)) {
   for (const std::string_view end : kEndsOfMessages) {
     if (source.find(end) != std::string_view::npos) stops_.emplace_back(end);
   }
@@ -222,6 +223,7 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const fs::path& folder,
   ChatTemplate result(written.file.filename().string(), written.file.string(), written.text);
   if (const auto tools = named.find(kToolUse); tools != named.end()) {
     result.with_tools_ = parsed(tools->second.file.string(), tools->second.text);
+    result.tool_calls_ = tool_call_format_of_template(tools->second.text);
   }
   add_tokenizer_tokens(tokenizer, result.special_tokens_);
   add_written_tokens(folder / "special_tokens_map.json", result.special_tokens_);

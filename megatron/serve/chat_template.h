@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/jinja/template.h"
+#include "megatron/serve/tool_calls.h"
 #include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron::serve {
@@ -40,6 +41,8 @@ class ChatTemplate {
   const std::vector<std::string>& stops() const { return stops_; }
   // True if prompts have all special tokens, so that the tokenizer is not to add any.
   bool writes_special_tokens() const { return writes_special_tokens_; }
+  // The format in which the template lets the model call tools.
+  ToolCallFormat tool_calls() const { return tool_calls_; }
   bool has_developer_role() const { return has_developer_role_; }
   // The text of a special token: "bos_token"; nothing if the model has none.
   std::optional<std::string> special_token(std::string_view name) const;
@@ -54,6 +57,7 @@ class ChatTemplate {
   std::vector<std::string> stops_;
   bool writes_special_tokens_ = true;
   bool has_developer_role_ = false;
+  ToolCallFormat tool_calls_ = ToolCallFormat::kNone;
 };
 
 // "plain", "chatml", "llama2", "llama3", "zephyr".

@@ -25,6 +25,12 @@ std::string new_id(bool is_chat) {
   return fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", mixed_key(run, count++));
 }
 
+// Templates of Mistral want ids of nine letters and digits.
+std::string new_call_id(ToolCallFormat format) {
+  const std::string id = new_id(false).substr(5);
+  return format == ToolCallFormat::kMistral ? id.substr(id.size() - 9) : "call_" + id;
+}
+
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -50,6 +56,18 @@ struct CompletionAnswer::Entry {
   int64_t begin = -1;  // characters drawn before the token's; below 0: it is the prompt's
 };
 
+// A call of a tool.
+struct CompletionAnswer::Call {
+  std::string id;
+  std::string name;
+  std::string arguments = {};
+
+  ordered_json value() const {
+    return {
+        {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
+  }
+};
+
 struct CompletionAnswer::Choice {
   TextStream stream;
   std::string text = {};
@@ -60,6 +78,9 @@ struct CompletionAnswer::Choice {
   size_t next_forced = 1;           // token of the prompt
   std::string finish_reason = {};
   bool is_over = false;
+  std::optional<ToolCallReader> reader = {};
+  std::vector<Call> calls = {};
+  bool drops_call = false;  // the current one
 };
 
 // A token and where it stands in the choice's text.
@@ -78,6 +99,9 @@ CompletionAnswer::CompletionAnswer(const ServedModel& model, const Completion& c
     for (int64_t i = 0; i < completion.n; ++i) {
       choices_.push_back({TextStream(model.tokenizer, before, completion.stop_strings)});
       Choice& choice = choices_.back();
+      if (completion.tool_calls != ToolCallFormat::kNone) {
+        choice.reader.emplace(completion.tool_calls, completion.tools);
+      }
       if (!completion.echo) continue;
       choice.text = completion.prompt_texts[prompt];
       // The first token has no probability; the others come with the first events.
@@ -234,14 +258,20 @@ std::optional<ordered_json> CompletionAnswer::take(const RequestEvent& event) {
         progress.finish == Finish::kLength && !choice.stream.is_stopped() ? "length" : "stop";
   }
   choice.is_over = !choice.finish_reason.empty();
-  choice.text += fresh;
+  ordered_json delta;
+  if (completion_.is_chat) {
+    delta = delta_of(choice, fresh);
+  } else {
+    choice.text += fresh;
+  }
   const std::span<const Entry> entries = ready_entries(choice);
-  if (fresh.empty() && entries.empty() && !choice.is_over) return {};
+  const bool is_empty = completion_.is_chat ? delta.empty() : fresh.empty();
+  if (is_empty && entries.empty() && !choice.is_over) return {};
 
   ordered_json chunk = head(true);
   ordered_json part = {{"index", event.index}};
   if (completion_.is_chat) {
-    part["delta"] = fresh.empty() ? ordered_json::object() : ordered_json{{"content", fresh}};
+    part["delta"] = std::move(delta);
   } else {
     part["text"] = fresh;
   }
@@ -250,6 +280,43 @@ std::optional<ordered_json> CompletionAnswer::take(const RequestEvent& event) {
   chunk["choices"] = ordered_json::array({part});
   if (completion_.include_usage) chunk["usage"] = nullptr;
   return chunk;
+}
+
+// What new text of a chat adds to the message: content, and calls of tools.
+ordered_json CompletionAnswer::delta_of(Choice& choice, const std::string& fresh) const {
+  ordered_json delta = ordered_json::object();
+  if (!choice.reader) {
+    choice.text += fresh;
+    if (!fresh.empty()) delta["content"] = fresh;
+    return delta;
+  }
+  std::vector<ToolCallEvent> events = choice.reader->push(fresh);
+  if (choice.is_over) std::ranges::move(choice.reader->finish(), std::back_inserter(events));
+  std::string content;
+  ordered_json calls = ordered_json::array();
+  for (const ToolCallEvent& event : events) {
+    content += event.content;
+    if (event.name) {
+      choice.drops_call = !completion_.has_parallel_calls && !choice.calls.empty();
+      if (!choice.drops_call) {
+        choice.calls.push_back({new_call_id(completion_.tool_calls), *event.name});
+        calls.push_back({{"index", choice.calls.size() - 1}});
+        calls.back().update(choice.calls.back().value());
+      }
+    }
+    if (event.arguments.empty() || choice.drops_call) continue;
+    choice.calls.back().arguments += event.arguments;
+    if (calls.empty() || calls.back()["index"] != choice.calls.size() - 1) {
+      calls.push_back({{"index", choice.calls.size() - 1}, {"function", {{"arguments", ""}}}});
+    }
+    auto& arguments = calls.back()["function"]["arguments"].get_ref<std::string&>();
+    arguments += event.arguments;
+  }
+  choice.text += content;
+  if (!content.empty()) delta["content"] = content;
+  if (!calls.empty()) delta["tool_calls"] = std::move(calls);
+  if (choice.finish_reason == "stop" && !choice.calls.empty()) choice.finish_reason = "tool_calls";
+  return delta;
 }
 
 ordered_json CompletionAnswer::head(bool is_chunk) const {
@@ -323,6 +390,10 @@ ordered_json CompletionAnswer::whole() const {
     ordered_json part = {{"index", answer["choices"].size()}};
     if (completion_.is_chat) {
       part["message"] = {{"role", "assistant"}, {"content", choice.text}};
+      if (!choice.calls.empty()) {
+        if (choice.text.empty()) part["message"]["content"] = nullptr;
+        for (const Call& call : choice.calls) part["message"]["tool_calls"].push_back(call.value());
+      }
     } else {
       part["text"] = choice.text;
     }

@@ -9,6 +9,7 @@
 
 #include "megatron/inference/text_stream.h"
 #include "megatron/serve/openai_request.h"
+#include "megatron/serve/tool_calls.h"
 
 namespace megatron::serve {
 
@@ -37,6 +38,8 @@ class CompletionAnswer {
   struct Entry;
   struct Choice;
   struct Place;
+  struct Call;
+  json delta_of(Choice& choice, const std::string& fresh) const;
   json head(bool is_chunk) const;
   json usage() const;
   std::vector<size_t> returned_choices() const;

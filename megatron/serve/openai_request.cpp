@@ -82,59 +82,28 @@ bool are_ids(const json& list) {
   });
 }
 
-void require_room(const ServedModel& model, const std::string& text) {
-  if (!model.may_hold(text)) {
-    throw ApiError(400,
-                   fmt::format("This model's maximum context length is {} tokens. However, your "
-                               "prompt has {} bytes. Please reduce the length of the prompt.",
-                               model.max_positions, text.size()),
-                   "messages", "context_length_exceeded");
-  }
-}
-
-void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
+TextIds encoded_text(const ServedModel& model, const std::string& text) {
   require_room(model, text);
-  std::vector<int32_t> ids = model.tokenizer.encode(text);
+  std::vector<int32_t> ids = model.encoded(text);
   if (ids.empty() && model.empty_prompt()) ids = {*model.empty_prompt()};
-  completion.prompts.push_back(std::move(ids));
-  completion.prompt_texts.push_back(text);
+  return {std::move(ids), text};
 }
 
-void add_ids(const ServedModel& model, Completion& completion, const json& list) {
-  const auto ids = list.get<std::vector<int32_t>>();
+TextIds decoded_ids(const ServedModel& model, const char* name, const json& list) {
+  auto ids = list.get<std::vector<int32_t>>();
   for (const int32_t id : ids) {
     if (id >= model.vocab_size) {
-      refuse("prompt", fmt::format("has the token id {}, but the model's ids end at {}", id,
-                                   model.vocab_size - 1));
+      refuse(name, fmt::format("has the token id {}, but the model's ids end at {}", id,
+                               model.vocab_size - 1));
     }
   }
-  completion.prompt_texts.push_back(model.tokenizer.decode(ids));
-  completion.prompts.push_back(ids);
+  std::string text = model.tokenizer.decode(ids);
+  return {std::move(ids), std::move(text)};
 }
 
-void take_prompt(const ServedModel& model, const json& request, Completion& completion) {
-  const json* prompt = given(request, "prompt");
-  const char* const rule = "must be a string, a list of strings, of token ids or of lists of them";
-  if (prompt == nullptr) refuse("prompt", "is missing; " + std::string("it ") + rule);
-  if (prompt->is_string()) return add_text(model, completion, prompt->get<std::string>());
-  if (!prompt->is_array() || prompt->empty()) refuse("prompt", rule);
-  if (prompt->size() > static_cast<size_t>(kMaxChoices) && !prompt->front().is_number()) {
-    refuse("prompt",
-           fmt::format("has {} texts; at most {} are allowed", prompt->size(), kMaxChoices));
-  }
-  if (prompt->front().is_number()) {
-    if (!are_ids(*prompt)) refuse("prompt", rule);
-    return add_ids(model, completion, *prompt);
-  }
-  for (const json& one : *prompt) {
-    if (one.is_string()) {
-      add_text(model, completion, one.get<std::string>());
-    } else if (one.is_array() && !one.empty() && are_ids(one)) {
-      add_ids(model, completion, one);
-    } else {
-      refuse("prompt", rule);
-    }
-  }
+void add_prompt(Completion& completion, TextIds text) {
+  completion.prompts.push_back(std::move(text.ids));
+  completion.prompt_texts.push_back(std::move(text.text));
 }
 
 // The ids of a prompt that has all special tokens: without those that the tokenizer adds to any
@@ -164,7 +133,7 @@ void take_messages(const ServedModel& model, const std::string& body, Completion
   const ChatTemplate& chat_template = model.chat_template;
   std::string text = chat_prompt(chat_template, body);
   if (model.has_encoder() || !chat_template.writes_special_tokens()) {
-    return add_text(model, completion, text);
+    return add_prompt(completion, encoded_text(model, text));
   }
   require_room(model, text);
   completion.prompts.push_back(ids_without_additions(
@@ -292,6 +261,57 @@ PatternPtr pattern_of_field(const std::string& name, const jinja::Value& field) 
   return pattern_of_schema(*schema);
 }
 
+// The tools that a response must call one of: tool_choice "required", or a function by its name.
+std::vector<std::string> demanded_tools(const json& request, const Completion& completion) {
+  const json* wanted = given(request, "tool_choice");
+  if (wanted == nullptr || *wanted == "auto" || *wanted == "none") return {};
+  const bool is_any = *wanted == "required";
+  const bool is_function = wanted->is_object() && wanted->value("type", json()) == "function" &&
+                           wanted->contains("function") && (*wanted)["function"].is_object() &&
+                           (*wanted)["function"].value("name", json()).is_string();
+  if (!is_any && !is_function) {
+    refuse("tool_choice",
+           "must be auto, none, required or an object of type function with its name");
+  }
+  if (completion.tools.empty()) refuse("tool_choice", "needs tools");
+  if (is_any) return completion.tools;
+  const auto& name = (*wanted)["function"]["name"].get_ref<const std::string&>();
+  if (std::ranges::find(completion.tools, name) == completion.tools.end()) {
+    refuse("tool_choice", fmt::format("{} is none of the tools", shortened(name)));
+  }
+  return {name};
+}
+
+// The names of a chat's tools, which chat_prompt() has checked, and how calls are read.
+void take_tools(const ServedModel& model, const json& request, Completion& completion) {
+  const json* tools = given(request, "tools");
+  const json* wanted = given(request, "tool_choice");
+  if (tools != nullptr && (wanted == nullptr || *wanted != "none")) {
+    for (const json& tool : *tools) completion.tools.push_back(tool["function"]["name"]);
+  }
+  if (!completion.tools.empty()) completion.tool_calls = model.tool_calls;
+  if (const json* is_parallel = given(request, "parallel_tool_calls")) {
+    if (!is_parallel->is_boolean()) refuse("parallel_tool_calls", "must be true or false");
+    completion.has_parallel_calls = is_parallel->get<bool>();
+  }
+}
+
+// A call of one of the tools as a JSON object, with arguments of its schema.
+PatternPtr pattern_of_calls(const std::vector<std::string>& names, const jinja::Value& body) {
+  std::vector<PatternPtr> options;
+  for (const jinja::Value& tool : jinja::elements_of(*body.mapping()->find("tools"))) {
+    const jinja::Mapping& function = *tool.mapping()->find("function")->mapping();
+    const std::string& name = *function.find("name")->text();
+    if (std::ranges::find(names, name) == names.end()) continue;
+    const jinja::Value* schema = function.find("parameters");
+    const bool has_schema = schema != nullptr && !schema->is_none();
+    options.push_back(
+        sequence({literal(fmt::format("{{\"name\": {}, \"arguments\": ", json(name).dump())),
+                  has_schema ? pattern_of_schema(*schema) : any_json_object(), literal("}")}));
+  }
+  return choice(std::move(options));
+}
+
 // response_format of OpenAI, and guided_json, guided_regex and guided_choice of vLLM.
 void take_form(ServedModel& model, const json& request, const std::string& body,
                Completion& completion) {
@@ -302,6 +322,12 @@ void take_form(ServedModel& model, const json& request, const std::string& body,
     if (!name.empty()) refuse(one, "cannot be combined with " + name);
     name = one;
   }
+  const std::vector<std::string> tools = demanded_tools(request, completion);
+  if (!tools.empty()) {
+    if (!name.empty()) refuse("tool_choice", "cannot be combined with " + name);
+    name = "tools";
+    completion.tool_calls = ToolCallFormat::kJson;
+  }
   if (name.empty()) return;
   if (dump_json(*given(request, name.c_str())).size() > kMaxForm) {
     refuse(name, fmt::format("has more than {} bytes", kMaxForm));
@@ -309,7 +335,8 @@ void take_form(ServedModel& model, const json& request, const std::string& body,
   try {
     // In the body properties have their order.
     const jinja::Value fields = jinja::value_of_json(body);
-    const PatternPtr pattern = pattern_of_field(name, *fields.mapping()->find(name));
+    const PatternPtr pattern = tools.empty() ? pattern_of_field(name, *fields.mapping()->find(name))
+                                             : pattern_of_calls(tools, fields);
     if (pattern == nullptr) return;
     if (model.service.model().parallel.pipeline.size() > 1) {
       refuse(name, "is not available with pipeline stages");
@@ -378,28 +405,73 @@ json object_of(const std::string& body) {
   return value;
 }
 
+void require_model(const ServedModel& model, const json& request) {
+  const json* name = given(request, "model");
+  if (name == nullptr) return;
+  if (!name->is_string()) refuse("model", "must be a string");
+  if (name->get_ref<const std::string&>() == model.name) return;
+  throw ApiError(404,
+                 fmt::format("The model `{}` does not exist; this server has `{}`",
+                             shortened(name->get_ref<const std::string&>()), model.name),
+                 "model", "model_not_found");
+}
+
+void require_room(const ServedModel& model, const std::string& text) {
+  if (!model.may_hold(text)) {
+    throw ApiError(400,
+                   fmt::format("This model's maximum context length is {} tokens. However, your "
+                               "prompt has {} bytes. Please reduce the length of the prompt.",
+                               model.max_positions, text.size()),
+                   "messages", "context_length_exceeded");
+  }
+}
+
+std::vector<TextIds> texts_of_field(const ServedModel& model, const json& request, const char* name,
+                                    int64_t most) {
+  const json* field = given(request, name);
+  const char* const rule = "must be a string, a list of strings, of token ids or of lists of them";
+  if (field == nullptr) refuse(name, "is missing; " + std::string("it ") + rule);
+  if (field->is_string()) return {encoded_text(model, field->get<std::string>())};
+  if (!field->is_array() || field->empty()) refuse(name, rule);
+  if (field->size() > static_cast<size_t>(most) && !field->front().is_number()) {
+    refuse(name, fmt::format("has {} texts; at most {} are allowed", field->size(), most));
+  }
+  if (field->front().is_number()) {
+    if (!are_ids(*field)) refuse(name, rule);
+    return {decoded_ids(model, name, *field)};
+  }
+  std::vector<TextIds> texts;
+  for (const json& one : *field) {
+    if (one.is_string()) {
+      texts.push_back(encoded_text(model, one.get<std::string>()));
+    } else if (one.is_array() && !one.empty() && are_ids(one)) {
+      texts.push_back(decoded_ids(model, name, one));
+    } else {
+      refuse(name, rule);
+    }
+  }
+  return texts;
+}
+
 Completion completion_of(ServedModel& model, const std::string& body, bool is_chat) {
   json request = object_of(body);
   Completion completion;
   completion.is_chat = is_chat;
-  if (const json* name = given(request, "model")) {
-    if (!name->is_string()) refuse("model", "must be a string");
-    if (name->get<std::string>() != model.name) {
-      throw ApiError(404,
-                     fmt::format("The model `{}` does not exist; this server has `{}`",
-                                 shortened(name->get_ref<const std::string&>()), model.name),
-                     "model", "model_not_found");
-    }
+  require_model(model, request);
+  if (model.is_bert()) {
+    throw ApiError(400, "the model is a BERT, which continues no text; use /v1/embeddings",
+                   "model");
   }
   refuse_what_is_missing(request, is_chat);
   if (is_chat) {
     // The template gets values of its own, with keys in their order.
-    for (const char* name : {"messages", "tools", "documents", "chat_template_kwargs"}) {
-      request.erase(name);
-    }
+    for (const char* name : {"messages", "documents", "chat_template_kwargs"}) request.erase(name);
     take_messages(model, body, completion);
+    take_tools(model, request, completion);
   } else {
-    take_prompt(model, request, completion);
+    for (TextIds& text : texts_of_field(model, request, "prompt", kMaxChoices)) {
+      add_prompt(completion, std::move(text));
+    }
     completion.echo = bool_of(request, "echo");
   }
   if (model.has_encoder()) {

@@ -40,6 +40,10 @@ struct Completion {
   int64_t num_top = 0;
   bool stream = false;
   bool include_usage = false;
+  // Of a chat with tools: calls in the response are read, of the tools with these names.
+  ToolCallFormat tool_calls = ToolCallFormat::kNone;
+  std::vector<std::string> tools = {};
+  bool has_parallel_calls = true;  // false: only the first call is returned
 
   bool continues_prompts() const { return base.prompt.empty(); }
 };
@@ -49,6 +53,20 @@ Completion completion_of(ServedModel& model, const std::string& body, bool is_ch
 
 // The engine's requests for all choices: those of the first prompt, then those of the next one.
 std::vector<Request> requests_of(const Completion& completion);
+
+// A text of a request as the model reads it.
+struct TextIds {
+  std::vector<int32_t> ids;
+  std::string text;
+};
+// The texts of a field: a string, token ids, or a list of either. Throws ApiError, which names the
+// field, for more than `most` texts.
+std::vector<TextIds> texts_of_field(const ServedModel& model, const nlohmann::json& request,
+                                    const char* name, int64_t most);
+// Throws ApiError if the request names another model.
+void require_model(const ServedModel& model, const nlohmann::json& request);
+// Throws ApiError for a text that is too long for the model.
+void require_room(const ServedModel& model, const std::string& text);
 
 // The JSON object of a body. Throws ApiError.
 nlohmann::json object_of(const std::string& body);

@@ -15,6 +15,16 @@ namespace megatron::serve {
 
 uint64_t ServedModel::next_seed() { return mixed_key(seed, num_unseeded++); }
 
+std::vector<int32_t> ServedModel::encoded(const std::string& text) const {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  const auto cls = tokenizer.special_id(SpecialToken::kCls);
+  const auto sep = tokenizer.special_id(SpecialToken::kSep);
+  if (!is_bert() || !cls || !sep || (!ids.empty() && ids.front() == *cls)) return ids;
+  ids.insert(ids.begin(), *cls);
+  ids.push_back(*sep);
+  return ids;
+}
+
 std::shared_ptr<const TokenTexts> ServedModel::token_texts() {
   const std::lock_guard lock(texts_mutex);
   if (texts == nullptr) texts = std::make_shared<const TokenTexts>(tokenizer, vocab_size);

@@ -15,6 +15,7 @@
 #include "megatron/inference/token_guide.h"
 #include "megatron/serve/chat_template.h"
 #include "megatron/serve/service.h"
+#include "megatron/serve/tool_calls.h"
 #include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron::serve {
@@ -38,6 +39,8 @@ struct ServedModel {
   std::optional<int32_t> decoder_start = {};
 
   Pooling pooling = Pooling::kLast;  // of embeddings
+  // Of responses to chats with tools.
+  ToolCallFormat tool_calls = ToolCallFormat::kNone;
 
   bool has_encoder() const { return decoder_start.has_value(); }
   // A BERT, which has embeddings only.
@@ -50,6 +53,8 @@ struct ServedModel {
     const auto end = end_tokens.empty() ? std::nullopt : std::optional(end_tokens.front());
     return has_encoder() || !eod() ? end : eod();
   }
+  // The tokens of a text; of a BERT between [CLS] and [SEP], whatever the tokenizer adds.
+  std::vector<int32_t> encoded(const std::string& text) const;
   // False for a text that cannot fit into the positions even if every token were the longest of the
   // vocabulary, and need not be tokenized.
   bool may_hold(const std::string& text) const {

@@ -15,6 +15,7 @@
 #include "megatron/serve/openai_answer.h"
 #include "megatron/serve/page.h"
 #include "megatron/serve/request_body.h"
+#include "megatron/serve/text_values.h"
 
 namespace megatron::serve {
 namespace {
@@ -278,6 +279,25 @@ struct Server::Routes {
       http.Post(path, handler);
       http.Post("/v1" + path, handler);
     }
+    add_values("/embeddings", embedding_request_of, embedding_answer);
+    add_values("/score", score_request_of, score_answer);
+  }
+
+  // An interface that reads a request and answers it when the engine has read its texts.
+  template <class Request>
+  void add_values(const std::string& path,
+                  Request (*request_of)(const ServedModel& model, const std::string& body),
+                  Json (*answer_of)(const ServedModel& model, const Request& request)) {
+    const auto handler = [this, request_of, answer_of](const httplib::Request& request,
+                                                       httplib::Response& response) {
+      auto turn = HttpServer::turn(request.body);
+      const Request wanted = request_of(model, request.body);
+      if (turn) turn.unlock();
+      HttpServer::give_memory_back();
+      response.set_content(dumped(answer_of(model, wanted)), kJson);
+    };
+    http.Post(path, handler);
+    http.Post("/v1" + path, handler);
   }
 
   void answer_completion(const httplib::Request& request, httplib::Response& response,

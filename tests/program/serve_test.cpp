@@ -148,6 +148,68 @@ TEST_F(ServeTest, RanksEchoAsOne) {
   }
 }
 
+// Embeddings of a BERT and of a GPT, and texts with drafts, are those of one rank without drafts.
+TEST_F(ServeTest, EmbedsAndDraftsOnAnyRanks) {
+  for (const char* name : {"megatron-bert", "llama-gqa"}) {
+    const bool is_gpt = name == std::string("llama-gqa");
+    json embeddings, texts;
+    for (const int ranks : {1, 4}) {
+      const int port = free_port();
+      Words words = {"--nproc-per-node",
+                     std::to_string(ranks),
+                     "serve",
+                     "--load",
+                     golden("hf").string() + "/" + name,
+                     "--device",
+                     "cpu",
+                     "--tokenizer-type",
+                     "NullTokenizer",
+                     "--vocab-size",
+                     "130",
+                     "--port",
+                     std::to_string(port)};
+      if (ranks == 4) {
+        words = with(words,
+                     {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
+        if (is_gpt) words = with(words, {"--num-speculative-tokens", "4"});
+      }
+      Running server("launch", words);
+      ASSERT_TRUE(server.wait_for("serving "));
+      httplib::Client client("127.0.0.1", port);
+      const auto posted = [&](const std::string& path, const json& body) {
+        const httplib::Result answer = client.Post(path, body.dump(), "application/json");
+        EXPECT_TRUE(answer && answer->status == 200) << (answer ? answer->body : "");
+        return answer ? json::parse(answer->body) : json();
+      };
+      const json got = posted("/v1/embeddings", {{"input", {{5, 17, 9}, {4, 4, 1, 2, 3}, {7}}}});
+      ASSERT_EQ(got["data"].size(), 3U);
+      if (ranks == 1) embeddings = got;
+      for (size_t text = 0; text < 3; ++text) {
+        const auto values = got["data"][text]["embedding"].get<std::vector<double>>();
+        const auto want = embeddings["data"][text]["embedding"].get<std::vector<double>>();
+        EXPECT_THAT(values, testing::Pointwise(testing::DoubleNear(1e-5), want));
+      }
+      if (is_gpt) {
+        json all;
+        for (const double temperature : {0.0, 0.3}) {
+          const json body = {{"prompt", {5, 17, 9, 5, 17}},
+                             {"max_tokens", 20},
+                             {"seed", 3},
+                             {"temperature", temperature}};
+          all.push_back(posted("/v1/completions", body)["choices"]);
+        }
+        if (ranks == 1) texts = all;
+        EXPECT_EQ(all, texts);
+        const std::string metrics = client.Get("/metrics")->body;
+        const std::string count = "spec_decode_num_draft_tokens_total{model_name=\"llama-gqa\"} 0";
+        EXPECT_EQ(metrics.find(count) != std::string::npos, ranks == 1);
+      }
+      server.send(SIGTERM);
+      EXPECT_EQ(server.finish().exit_code, 0);
+    }
+  }
+}
+
 // A rank that is lost takes the server with it. Clients get an answer that says so, and the job's
 // errors name the rank.
 TEST_F(ServeTest, AKilledRankIsNamedAndItsClientsAreTold) {
@@ -187,11 +249,26 @@ TEST_F(ServeTest, AKilledRankIsNamedAndItsClientsAreTold) {
 
 TEST_F(ServeTest, RefusesWhatCannotBe) {
   const Outcome outcome =
-      run("serve", with(model(), {"--port", "70000", "--max-queue", "0", "--chat-template", "x"}));
+      run("serve", with(model(), {"--port", "70000", "--max-queue", "0", "--chat-template", "x",
+                                  "--num-speculative-tokens", "65", "--prompt-lookup-min", "5",
+                                  "--tool-call-parser", "y"}));
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--port 70000 must be between 0 and 65535"));
   EXPECT_THAT(outcome.err, HasSubstr("--max-queue 0 must be 1 or more"));
   EXPECT_THAT(outcome.err, HasSubstr("--chat-template x is not known; use auto, chatml"));
+  EXPECT_THAT(outcome.err, HasSubstr("--num-speculative-tokens 65 must be 64 or less"));
+  EXPECT_THAT(outcome.err, HasSubstr("--prompt-lookup-max 4 must be 5 or more"));
+  EXPECT_THAT(outcome.err, HasSubstr("--tool-call-parser y is not known; use auto, none, hermes"));
+  const Words t5 = {"--load",           golden("hf/t5-v1.0").string(),
+                    "--tokenizer-type", "NullTokenizer",
+                    "--vocab-size",     "130",
+                    "--device",         "cpu"};
+  EXPECT_THAT(run("serve", with(t5, {"--num-speculative-tokens", "2"})).err,
+              HasSubstr("--num-speculative-tokens 2 is for a GPT, and the model is a T5"));
+  EXPECT_THAT(run("serve", with(t5, {"--embedding-pooling", "cls"})).err,
+              HasSubstr("--embedding-pooling is for a GPT or a BERT, and the model is a T5"));
+  EXPECT_THAT(run("serve", with(model(), {"--embedding-pooling", "cls"})).err,
+              HasSubstr("--embedding-pooling cls is for a BERT, whose first token is [CLS]"));
   const Outcome lonely = run("text-generation-cli", {"localhost:1"}, {.input = "a\n1\n"});
   EXPECT_EQ(lonely.exit_code, 2);
   EXPECT_THAT(lonely.err, HasSubstr("localhost:1: "));
