@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares what lm_eval measures of `megatron serve` with what it measures of transformers.
 
-Usage: check_lm_eval.py MEGATRON   (in an environment with lm_eval[api,hf] >= 0.4.9)
+Usage: check_lm_eval.py MEGATRON [FLAG ..]   (flags of serve; with lm_eval[api,hf] >= 0.4.9)
 
 Makes a tiny random model and local tasks, serves the model and runs lm_eval on the CPU, without a
 network: log-likelihoods (choices, perplexity) and generated texts by local-completions, a chat by
@@ -18,6 +18,7 @@ import urllib.request
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
 import lm_eval  # noqa: E402
+import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
@@ -53,8 +54,9 @@ metric_list: [{metric: exact_match}]
 
 def make_model(folder):
     vocab, merges = (str(DATA / name) for name in ("vocab.json", "merges.txt"))
-    tokenizer = transformers.GPT2TokenizerFast(vocab_file=vocab, merges_file=merges,
-                                               model_max_length=128)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.ByteLevelBPETokenizer(vocab, merges)._tokenizer,
+        eos_token="<|endoftext|>", model_max_length=128)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
     torch.manual_seed(1)
@@ -94,7 +96,7 @@ def differs(a, b):
         return len(a) != len(b) or any(map(differs, a, b))
     if isinstance(a, bool) or isinstance(a, str):
         return a != b
-    return abs(a - b) > 1e-3 * max(1, abs(b))
+    return abs(a - b) > 1e-4 * max(1, abs(b))
 
 
 def compare(name, served, expected):
@@ -102,9 +104,13 @@ def compare(name, served, expected):
         for metric, value in values.items():
             assert not differs(served[0][task][metric], value), (name, task, metric, served[0],
                                                                  value)
+        texts = {str(one) for one in expected[1][task]}
+        assert len(texts) > len(expected[1][task]) // 2, (name, task, texts)
         for i, (ours, theirs) in enumerate(zip(served[1][task], expected[1][task])):
             assert not differs(ours, theirs), (name, task, i, ours, theirs)
-        print(f"ok: {name}, {task}: {values}, {len(expected[1][task])} documents", flush=True)
+        shown = ", ".join(f"{metric} {value:.6g}" for metric, value in values.items())
+        print(f"ok: {name}, {task}: {shown}; {len(texts)} different responses, as "
+              f"{str(expected[1][task][-1])[:80]}", flush=True)
 
 
 def main():
