@@ -1,6 +1,10 @@
-"""Calls with arguments of any type, shape and order: exceptions, never a crash."""
+"""Calls with arguments of any type, shape and order, and from several threads: exceptions, never a crash."""
+
+import random
+import threading
 
 import numpy as np
+import pytest
 
 import megatron_cpp as mg
 from conftest import TINY
@@ -44,3 +48,43 @@ def test_a_thousand_calls(checkpoint, choices, tmp_path):
         engine.step()
     assert trainer.train_step().loss > 0
     assert len(model.generate([1, 2], max_new_tokens=2, ignore_end=True).tokens) == 4
+
+
+def test_threads_share_objects(checkpoint):
+    model = mg.Model.from_pretrained(checkpoint)
+    engine = mg.Engine(model, max_rows=2, cache_tokens=256)
+    trainer = mg.Trainer(TINY, train_iters=1000)
+    unexpected = []
+
+    def calls(seed):
+        choices = random.Random(seed)
+        functions = [lambda: model.logits([1, 2, 3]), lambda: model.forward([[1, 2, 3]]),
+                     lambda: model.backward(np.zeros((1, 3, 128), np.float32)), model.state_dict,
+                     lambda: engine.submit([1, 2], max_new_tokens=3), engine.step, engine.has_work,
+                     lambda: model.generate([3, 4], max_new_tokens=2), lambda: model.encode("1 2"),
+                     trainer.train_step, lambda: trainer.settings, trainer.state_dict, lambda: trainer.layout]
+        for _ in range(60):
+            try:
+                choices.choice(functions)()
+            except mg.MegatronError:
+                pass
+            except BaseException as error:
+                unexpected.append(error)
+
+    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    model.close()  # while others use it
+    trainer_closed = False
+    while not trainer_closed:
+        try:
+            trainer.close()
+            trainer_closed = True
+        except mg.MegatronError:
+            pass
+    for thread in threads:
+        thread.join()
+    assert not unexpected
+    with pytest.raises(mg.ClosedError):
+        engine.step()
