@@ -253,6 +253,8 @@ TEST_F(HfConfigTest, NamesTheFieldItCannotServe) {
               HasSubstr("scale_attn_weights"));
   EXPECT_THAT(unsupported("gpt2", {{"add_cross_attention", true}}), HasSubstr("cross attention"));
   EXPECT_THAT(unsupported("gpt2", {{"dtype", "float8"}}), HasSubstr("dtype is \"float8\""));
+  EXPECT_THAT(unsupported("gpt2", {{"quantization_config", {{"quant_method", "gptq"}}}}),
+              HasSubstr("quantized weights of a gpt2 are not read"));
   EXPECT_THAT(unsupported("gpt2", {{"quantization_config", json::object()}}),
               HasSubstr("quantization_config"));
   EXPECT_THAT(unsupported("llama", {{"hidden_act", "gelu"}}), HasSubstr("hidden_act"));
@@ -462,6 +464,28 @@ TEST_F(HfConfigTest, BothSpellingsOfEveryFamilyAreOneModel) {
     models += 1;
   }
   EXPECT_EQ(models, 23);
+}
+
+// transformers 5 refuses 256.0 for an integer, and 1 for a number.
+TEST_F(HfConfigTest, WritesIntegersAndNumbersAsTheyWere) {
+  const std::filesystem::path folder = source_path("tests/golden/hf/configs");
+  size_t compared = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().string().ends_with(".hub.json")) continue;
+    const json before = json::parse(read_text(entry.path()));
+    const json after = json::parse(hf_config_text(read_hf_config(entry.path())));
+    const auto compare = [&](const json& theirs, const json& ours) {
+      for (const auto& [name, value] : theirs.items()) {
+        if (!value.is_number() || !ours.contains(name) || !ours[name].is_number()) continue;
+        EXPECT_EQ(ours[name].is_number_integer(), value.is_number_integer())
+            << entry.path() << ": " << name;
+        ++compared;
+      }
+    };
+    compare(before, after);
+    if (before.contains("attn_config")) compare(before["attn_config"], after["attn_config"]);
+  }
+  EXPECT_GT(compared, 100u);
 }
 
 TEST_F(HfConfigTest, RefusesToWriteWhatTheFamilyCannotExpress) {

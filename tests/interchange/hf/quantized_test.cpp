@@ -172,6 +172,8 @@ TEST_F(QuantizedErrors, NamesTensorsThatAreMissingOrDoNotFit) {
               HasSubstr("expected 96 groups"));
   EXPECT_THAT(with_tensor("gptq", "mlp.down_proj.qweight", integers({23, 64})),
               HasSubstr("g_idx is [96] of int32, expected 92 groups"));
+  EXPECT_THAT(with_tensor("gptq-v2", "mlp.up_proj.bias", full({96}, 1.0f, DType::kFloat16, {})),
+              HasSubstr("unexpected: model.layers.0.mlp.up_proj.bias"));
   EXPECT_THAT(with_tensor("awq", "mlp.up_proj.qzeros", integers({3, 10})),
               HasSubstr("qzeros is [3, 10] of int32, expected [groups of the 64 inputs, 10]"));
   EXPECT_THAT(with_tensor("compressed-fp8", "mlp.up_proj.weight_scale", integers({5, 2})),
