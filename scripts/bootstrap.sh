@@ -5,7 +5,6 @@
 #   scripts/bootstrap.sh --core             only what preset core needs
 #   scripts/bootstrap.sh --python           .venv, with what the tests of the Python package need, from PyPI
 #   scripts/bootstrap.sh [--core] --list    prints the names of the packages
-#   scripts/bootstrap.sh --python           also makes .venv, in which scripts/python_tests.sh runs
 #
 # For Debian 12 and Ubuntu 24.04, as root or with sudo. If nothing is missing it is silent and needs
 # no network.
@@ -47,14 +46,6 @@ fi
 if [[ ${1:-} == --list ]]; then
   printf '%s\n' "${needed[@]}"
   exit 0
-fi
-
-if [[ ${1:-} == --python ]]; then
-  cd "$(dirname "$0")/.."
-  scripts/bootstrap.sh python3-dev python3-venv
-  [[ -x .venv/bin/python ]] || python3 -m venv .venv
-  exec .venv/bin/pip install --quiet --disable-pip-version-check \
-    nanobind==3.1.0 numpy==2.4.6 pytest==9.2.0 pyyaml==6.0.3 scikit-build-core==1.1.2
 fi
 
 is_installed() {
