@@ -38,9 +38,12 @@ add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/megatron.1
     ${CMAKE_BINARY_DIR}/commands.txt > ${CMAKE_BINARY_DIR}/megatron.1
   DEPENDS megatron ${PROJECT_SOURCE_DIR}/packaging/man_page.awk COMMENT "Writing the manual page" VERBATIM)
 add_custom_target(megatron_man ALL DEPENDS ${CMAKE_BINARY_DIR}/megatron.1)
-# A package may bring its libraries: those that the program needs and those that they need.
-set_target_properties(megatron PROPERTIES INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/megatron")
-target_link_options(megatron PRIVATE "LINKER:--disable-new-dtags")
+# A package may bring the libraries that the program needs and those that these need: the old tag is
+# for both.
+if(MG_CPU_ARCH STREQUAL "portable")
+  set_target_properties(megatron PROPERTIES INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/megatron")
+  target_link_options(megatron PRIVATE "LINKER:--disable-new-dtags")
+endif()
 install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 install(FILES ${CMAKE_BINARY_DIR}/megatron.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
 install(FILES packaging/megatron.bash RENAME megatron

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Tries the packages of a folder in a Debian 12 that has nothing else: the tarball trains and writes,
+# the Debian packages install, train, compile an example, and uninstall without a trace.
+#
+#   scripts/try_packages.sh FOLDER [DEBIAN]
+#
+# DEBIAN: the folder of a system that debootstrap made, changed by this; otherwise one is made and
+# removed. Needs root and a network.
+set -euo pipefail
+folder=$(realpath "$1")
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+debian=${2:-}
+if [[ -z $debian ]]; then
+  scripts/bootstrap.sh debootstrap
+  debian=$work/debian
+  debootstrap --variant=minbase bookworm "$debian" >"$work/log" || { tail "$work/log" >&2; exit 1; }
+fi
+inside() { chroot "$debian" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive bash -euc "$1"; }
+
+# Trains and writes with the program of that name, in the folder /try of the system.
+cat >"$work/try.sh" <<'END'
+megatron=$1
+rm -rf /try && mkdir /try && cd /try
+for i in $(seq 300); do echo "line $i of a text about rivers, bridges and the sea"; done >text.txt
+sed 's/.*/{"text": "&"}/' text.txt >text.jsonl
+$megatron train-tokenizer --input text.txt --output-dir tok --vocab-size 300 >log
+$megatron preprocess-data --input text.jsonl --output-prefix text --append-eod \
+  --tokenizer-type GPT2BPETokenizer --vocab-file tok/vocab.json --merge-file tok/merges.txt >>log
+$megatron pretrain-gpt --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 \
+  --max-position-embeddings 32 --micro-batch-size 4 --global-batch-size 4 --lr 1e-3 --train-iters 10 \
+  --data-path text_text_document --vocab-file tok/vocab.json --merge-file tok/merges.txt --log-interval 10 \
+  --save ckpt >>log 2>&1 || { tail log; exit 1; }
+grep -o 'iteration *10/.*lm loss: [^|]*' log
+$megatron generate --load ckpt --prompt 'line' --max-new-tokens 5
+END
+cp "$work/try.sh" "$debian/root/try.sh"
+
+echo "== the tarball, beside nothing but Debian's minimal system"
+tar -xf "$folder"/megatron-*-x86_64.tar.xz -C "$debian/opt"
+inside 'bash -eu /root/try.sh /opt/megatron-*-x86_64/bin/megatron'
+rm -rf "$debian"/opt/megatron-*
+
+echo "== the Debian packages"
+cp /etc/resolv.conf "$debian/etc/resolv.conf"
+cp "$folder"/*.deb "$debian/root/"
+inside 'apt-get -qq update && apt-get -qq install --no-install-recommends -y /root/megatron_*.deb >/root/log 2>&1 || { tail /root/log; exit 1; }
+  bash -eu /root/try.sh megatron
+  gzip -t /usr/share/man/man1/megatron.1.gz 2>/dev/null || test -s /usr/share/man/man1/megatron.1
+  bash -n /usr/share/bash-completion/completions/megatron'
+echo "== the library"
+cp -r examples/pretrain_minimal "$debian/root/"
+inside 'apt-get -qq install --no-install-recommends -y /root/libmegatron-dev_*.deb cmake make >/root/log 2>&1 || { tail /root/log; exit 1; }
+  cmake -S /root/pretrain_minimal -B /root/built >/root/log && cmake --build /root/built >>/root/log || { tail /root/log; exit 1; }
+  echo "compiled: $(ls /root/built/pretrain_minimal)"
+  apt-get -qq purge -y libmegatron-dev megatron >/root/log 2>&1
+  left=$(find /usr /etc /var/lib -name "*megatron*" ! -path "/var/lib/dpkg/*" ! -path "/var/lib/apt/*")
+  test -z "$left" || { echo "try_packages: left behind: $left"; exit 1; }'
+echo "try_packages: the packages of $folder install, work and uninstall"
