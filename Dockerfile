@@ -8,11 +8,11 @@
 #   docker build -t megatron-cuda --build-arg PRESET=cuda \
 #     --build-arg BASE=nvidia/cuda:13.0.1-cudnn-devel-ubuntu24.04 .
 #
-# MG_CPU_ARCH names the oldest processors that the program has to run on.
+# The program runs on every x86-64 processor with AVX2 (docs/packages.md).
 ARG BASE=debian:12
 FROM ${BASE}
 ARG PRESET=cpu
-ARG MG_CPU_ARCH=x86-64-v3
+ARG MG_CPU_ARCH=portable
 WORKDIR /source
 COPY scripts/bootstrap.sh scripts/
 RUN scripts/bootstrap.sh python3-pip
