@@ -48,6 +48,7 @@ install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT r
 install(FILES ${CMAKE_BINARY_DIR}/megatron.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
 install(FILES packaging/megatron.bash RENAME megatron
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT runtime)
+install(FILES LICENSE RENAME copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/megatron COMPONENT runtime)
 install(FILES packaging/_megatron DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT runtime)
 install(FILES packaging/megatron.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT runtime)

@@ -14,8 +14,8 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME megatron)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "train, run and convert large language models
- The program megatron trains GPT, BERT and T5 models as Megatron-LM does,
- and generates, serves, evaluates and converts.")
+The program megatron trains GPT, BERT and T5 models as Megatron-LM does,
+and generates, serves, evaluates and converts.")
 if(MG_RETRO)  # loaded at first use
   string(REGEX REPLACE "^libhdf5(.*)\\.so\\.([0-9]+)$" "libhdf5-\\2" hdf5_package "${MG_HDF5_FILE}")
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "${hdf5_package}-1 | ${hdf5_package}")
@@ -34,5 +34,5 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libmegatron-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "megatron (= ${PROJECT_VERSION}), g++, ${packages}")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "library of megatron, headers and CMake package
- For programs that train and run models through megatron/megatron.h.")
+For programs that train and run models through megatron/megatron.h.")
 include(CPack)

@@ -10,13 +10,14 @@ set -euo pipefail
 folder=$(realpath "$1")
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'umount "$debian/proc" 2>/dev/null || true; rm -rf "$work"' EXIT
 debian=${2:-}
 if [[ -z $debian ]]; then
   scripts/bootstrap.sh debootstrap
   debian=$work/debian
   debootstrap --variant=minbase bookworm "$debian" >"$work/log" || { tail "$work/log" >&2; exit 1; }
 fi
+mountpoint -q "$debian/proc" || mount -t proc proc "$debian/proc"  # the program looks for its own place there
 inside() { chroot "$debian" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive bash -euc "$1"; }
 
 # Trains and writes with the program of that name, in the folder /try of the system.
@@ -31,7 +32,7 @@ $megatron preprocess-data --input text.jsonl --output-prefix text --append-eod \
 $megatron pretrain-gpt --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 \
   --max-position-embeddings 32 --micro-batch-size 4 --global-batch-size 4 --lr 1e-3 --train-iters 10 \
   --data-path text_text_document --vocab-file tok/vocab.json --merge-file tok/merges.txt --log-interval 10 \
-  --save ckpt >>log 2>&1 || { tail log; exit 1; }
+  --save ckpt --save-interval 10 >>log 2>&1 || { tail log; exit 1; }
 grep -o 'iteration *10/.*lm loss: [^|]*' log
 $megatron generate --load ckpt --prompt 'line' --max-new-tokens 5
 END
