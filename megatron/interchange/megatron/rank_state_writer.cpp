@@ -42,6 +42,9 @@ void write_args(RankFile& file, const RankShard& shard) {
   args["data_parallel_size"] = layout.data_parallel_size;
   args["context_parallel_size"] = int64_t{1};
   args["expert_model_parallel_size"] = int64_t{1};
+  if (value_or<int64_t>(args, "num_experts", 0) > 0) {
+    args["expert_tensor_parallel_size"] = layout.tensor_model_parallel_size;
+  }
   args["use_distributed_optimizer"] = layout.use_distributed_optimizer;
   if (layout.use_distributed_optimizer) {
     args["accumulate_allreduce_grads_in_fp32"] = shard.grad_dtype() == DType::kFloat32;
