@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "bindings.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/comm/processes.h"
 #include "megatron/core/log.h"
@@ -247,7 +248,15 @@ void run_ranks(int count, const nb::object& f) {
 void bind_trainer(nb::module_& m) {
   nb::class_<RankWorld>(m, "World", "All ranks of a run, as one of them sees them.")
       .def_prop_ro("rank", [](const RankWorld& w) { return w.get().rank(); })
-      .def_prop_ro("size", [](const RankWorld& w) { return w.get().size(); });
+      .def_prop_ro("size", [](const RankWorld& w) { return w.get().size(); })
+      .def(
+          "barrier",
+          [](const RankWorld& w) {
+            const api::World world = w.get();
+            const nb::gil_scoped_release release;
+            comm::barrier(world.group());
+          },
+          "Waits for all ranks, which call it alike.");
   nb::class_<ProcessWorld>(m, "ProcessWorld")
       .def(nb::init<>())
       .def_prop_ro("world", &ProcessWorld::world)

@@ -169,6 +169,23 @@ def test_a_world_ends_with_its_function(tiny):
             trainer.train_step()
 
 
+def test_a_barrier_waits_for_all():
+    order = []
+
+    def rank(world):
+        if world.rank == 1:
+            while len(order) < 2:
+                time.sleep(0)
+            order.append("late")
+        else:
+            order.append("early")
+        world.barrier()
+        order.append("after")
+
+    mg.run_ranks(3, rank)
+    assert order == ["early", "early", "late", "after", "after", "after"]
+
+
 def test_an_exception_of_a_rank_ends_all(tiny):
     def rank(world):
         with mg.Trainer(tiny, world=world, tensor_model_parallel_size=2) as trainer:

@@ -118,12 +118,18 @@ class Accelerator:
         return self._engine.optimizer.step_was_skipped
 
     def wait_for_everyone(self):
-        if self._trainer is not None:
-            self._trainer.data_parallel_mean([0.0])
+        self._world.barrier()
 
     @contextlib.contextmanager
     def main_process_first(self):
-        yield
+        """The main process runs the block first, the others when it is done."""
+        if not self.is_main_process:
+            self.wait_for_everyone()
+        try:
+            yield
+        finally:
+            if self.is_main_process:
+                self.wait_for_everyone()
 
     local_main_process_first = main_process_first
 
@@ -242,8 +248,9 @@ class Accelerator:
         step_class = plugin.custom_train_step_class or GPTTrainStep
         task = StepTask(plugin)
         step = step_class(_namespace(settings, arguments), **(plugin.custom_train_step_kwargs or {}))
-        if isinstance(step, GPTTrainStep):
-            step.bind(self, plugin.megatron_dataset_flag)
+        if not isinstance(step, GPTTrainStep):
+            raise ConfigError(f"custom_train_step_class {step_class.__name__} must derive from GPTTrainStep")
+        step.bind(self, plugin.megatron_dataset_flag)
         task.step = step
         if not (step.has_own_loss or plugin.custom_loss_function is not None or plugin.return_logits):
             task.loss_inputs = None
