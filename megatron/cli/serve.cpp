@@ -285,12 +285,9 @@ struct FrontEnd {
                                     ? std::optional(loaded.required_decoder_start())
                                     : std::nullopt,
                .pooling = pooling_of(flags.pooling, loaded.kind),
-               .tool_calls = serve::tool_call_format_of(flags.tool_call_parser)
-                                 .value_or(serve::ToolCallFormat::kNone),
+               .tool_calls = serve::tool_call_format_of(flags.tool_call_parser),
                .sampling = serve::sampling_of_folder(flags.model.load)},
-        server(served, flags.server) {
-    if (flags.tool_call_parser == "auto") served.tool_calls = served.chat_template.tool_calls();
-  }
+        server(served, flags.server) {}
 
   serve::ServedModel served;
   serve::Server server;

@@ -289,7 +289,9 @@ void take_tools(const ServedModel& model, const json& request, Completion& compl
   if (tools != nullptr && (wanted == nullptr || *wanted != "none")) {
     for (const json& tool : *tools) completion.tools.push_back(tool["function"]["name"]);
   }
-  if (!completion.tools.empty()) completion.tool_calls = model.tool_calls;
+  if (!completion.tools.empty()) {
+    completion.tool_calls = model.tool_calls.value_or(model.chat_template.tool_calls());
+  }
   if (const json* is_parallel = given(request, "parallel_tool_calls")) {
     if (!is_parallel->is_boolean()) refuse("parallel_tool_calls", "must be true or false");
     completion.has_parallel_calls = is_parallel->get<bool>();

@@ -39,8 +39,8 @@ struct ServedModel {
   std::optional<int32_t> decoder_start = {};
 
   Pooling pooling = Pooling::kLast;  // of embeddings
-  // Of responses to chats with tools.
-  ToolCallFormat tool_calls = ToolCallFormat::kNone;
+  // Of responses to chats with tools; empty: that of the chat template.
+  std::optional<ToolCallFormat> tool_calls = {};
 
   bool has_encoder() const { return decoder_start.has_value(); }
   // A BERT, which has embeddings only.

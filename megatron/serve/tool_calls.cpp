@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -46,6 +47,14 @@ size_t begun(std::string_view text, std::string_view mark) {
 // True if more text could make it begin with the mark.
 bool may_become(std::string_view text, std::string_view mark) {
   return text.size() < mark.size() && mark.starts_with(text);
+}
+
+// Letters, digits and a few signs.
+bool is_tool_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("_-.:/").find(c) != std::string_view::npos;
+  });
 }
 
 // The end of the JSON value at `at`; nothing if it is not complete.
@@ -172,7 +181,11 @@ std::vector<ToolCallEvent> ToolCallReader::push(std::string_view text) {
   return read(false);
 }
 
-std::vector<ToolCallEvent> ToolCallReader::finish() { return read(true); }
+std::vector<ToolCallEvent> ToolCallReader::finish() {
+  std::vector<ToolCallEvent> events = read(true);
+  if (state_ == State::kCall) add_content(std::exchange(dropped_, {}), events);
+  return events;
+}
 
 std::vector<ToolCallEvent> ToolCallReader::read(bool is_last) {
   std::vector<ToolCallEvent> events;
@@ -283,7 +296,9 @@ bool ToolCallReader::read_call(bool is_last, std::vector<ToolCallEvent>& events)
   if (buffer_.empty()) return false;
   if (format_ == ToolCallFormat::kDeepSeekV3) return read_deepseek_name(is_last, events);
   const bool takes_list = format_ == ToolCallFormat::kMistral || format_ == ToolCallFormat::kJson;
-  if (takes_list && buffer_.front() == '[' && !buffer_.starts_with("[ARGS")) {
+  if (takes_list && buffer_.front() == '[') {
+    if (buffer_.size() == 1 && !is_last) return false;
+    if (buffer_.starts_with("[A")) return give_up(events);  // arguments without a name
     drop(1);
     return true;
   }
@@ -311,7 +326,7 @@ bool ToolCallReader::read_mistral_name(bool is_last, std::vector<ToolCallEvent>&
   }
   std::string name = buffer_.substr(0, end);
   name.resize(name.find_last_not_of(kBlanks) + 1);
-  if (name.empty()) return give_up(events);
+  if (!is_tool_name(name)) return give_up(events);
   buffer_.erase(0, arguments);
   begin_call(name, State::kAfter, events);
   return true;
@@ -329,6 +344,7 @@ bool ToolCallReader::read_deepseek_name(bool is_last, std::vector<ToolCallEvent>
     const size_t begin = separator + kDeepSeekName.size();
     name = buffer_.substr(begin, std::min(buffer_.find('\n', begin), arguments) - begin);
   }
+  if (!is_tool_name(name)) return give_up(events);
   buffer_.erase(0, arguments);
   begin_call(name, State::kAfter, events);
   return true;

@@ -152,19 +152,23 @@ void ask_api(RunningServer& server, Mutator& mutator, Counts& counts) {
 }
 
 std::string request_text(Mutator& mutator) {
-  const uint64_t which = mutator.below(8);
+  const uint64_t which = mutator.below(10);
   std::string path = which == 0   ? "/api"
                      : which == 1 ? "/v1/chat/completions"
                      : which == 2 ? "/tokenize"
                      : which == 3 ? "/detokenize"
                      : which == 4 ? "/metrics"
                      : which == 5 ? "/"
+                     : which == 6 ? "/v1/embeddings"
+                     : which == 7 ? "/v1/score"
                                   : "/v1/completions";
   std::string body = which == 0   ? one_of(kApi, mutator)
                      : which == 1 ? one_of(kChats, mutator)
                      : which == 2 ? R"({"prompt": "The river"})"
                      : which == 3 ? R"({"tokens": [1, 2, 3]})"
                      : which < 6  ? ""
+                     : which == 6 ? R"({"input": ["The river", [1, 2]], "dimensions": 8})"
+                     : which == 7 ? R"({"text_1": "The river ", "text_2": ["flows", "is"]})"
                                   : one_of(kCompletions, mutator);
   if (!body.empty() && mutator.below(2) == 0) body = damaged(body, mutator);
   const char* const method = which == 0 ? "PUT" : which == 4 || which == 5 ? "GET" : "POST";

@@ -95,6 +95,9 @@ TEST(ToolCallReaderTest, Mistral) {
               {"Well. ", {"f|{\"x\": 1}", "g|{\"y\": [2]}"}});
   expect_read(Format::kMistral, R"([TOOL_CALLS]f[CALL_ID]123456789[ARGS]{})", {"", {"f|{}"}});
   expect_read(Format::kMistral, "[TOOL_CAL", {"[TOOL_CAL", {}});
+  expect_read(Format::kMistral, "[TOOL_CALLS]", {"[TOOL_CALLS]", {}});
+  expect_read(Format::kMistral, "[TOOL_CALLS][ARGS]{}", {"[TOOL_CALLS][ARGS]{}", {}});
+  expect_read(Format::kMistral, "[TOOL_CALLS]two words{}", {"[TOOL_CALLS]two words{}", {}});
 }
 
 TEST(ToolCallReaderTest, DeepSeek) {
