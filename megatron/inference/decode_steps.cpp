@@ -132,10 +132,7 @@ DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
   kind.batch.lengths = lengths_.slice(0, rows);
   kind.batch.queries = queries_.slice(0, rows);
   kind.batch.max_length = longest;
-  const TransformerConfig& config = model_.config();
-  const int64_t bytes = kernels::paged_attention_workspace_bytes(
-      rows, config.num_attention_heads / ranks().size(), config.kv_channels, longest, stream_);
-  if (bytes > 0) kind.batch.workspace = zeros({bytes}, DType::kUInt8, stream_);
+  cache_.complete(kind.batch, rows);
   return kind;
 }
 
@@ -209,6 +206,7 @@ void DecodeSteps::compute(Kind& kind) {
       kind.ids.view(), kind.positions.view(), pages_.reshape({max_rows_ * max_pages_}).view(),
       std::as_const(tokens_).slice(0, rows).view(), std::as_const(lengths_).slice(0, rows).view(),
       std::as_const(drawn_).view(), std::as_const(changes_).view(), stream_);
+  cache_.put_slots(kind.batch);
   const auto draw = [&](const Tensor& logits) {
     draw_tokens(drawn_, probabilities_, logits, draws_.slice(0, rows * kDrawWords),
                 {.ids = cache_.ids().view(),

@@ -239,13 +239,7 @@ Tensor Engine::run(std::span<const Part> parts) {
     }
     rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
   }
-  const TransformerConfig& config = model_.config();
-  const auto batch_of = [&](std::span<const PagedRow> of_rows) {
-    return paged_batch(of_rows, pool_.page_tokens(),
-                       config.num_attention_heads / model_.parallel.tensor.size(),
-                       config.kv_channels, model_.stream());
-  };
-  CachedBatch cached{cache_, batch_of(rows)};
+  CachedBatch cached{cache_, cache_.batch_of(rows)};
   const Shape shape = {1, static_cast<int64_t>(tokens.size())};
   const RowIds ids = tensor_of(tokens, shape);
   const RowIds position_ids = tensor_of(positions, shape);
@@ -261,7 +255,7 @@ Tensor Engine::run(std::span<const Part> parts) {
     }
   }
   cached.encoder_cache = &*text_cache_;
-  cached.encoder_rows = batch_of(text_rows);
+  cached.encoder_rows = text_cache_->batch_of(text_rows);
   const Variable hidden = run_cached_decoder(model_, ids, position_ids, distance_bias_, cached);
   return hidden.defined() ? hidden.data() : Tensor();
 }

@@ -36,20 +36,6 @@ void expect_table(const PageTable& table) {
   }
 }
 
-// The slot of each row's new token; the table is on the host.
-std::vector<int32_t> new_slots(const PageTable& table, int64_t tokens, int64_t page_tokens) {
-  std::vector<int32_t> slots(static_cast<size_t>(tokens), -1);
-  const auto* const lengths = table.lengths.as<int32_t>();
-  for (int64_t row = 0; row < table.lengths.numel(); ++row) {
-    if (lengths[row] == 0) continue;
-    const int64_t at = lengths[row] - 1;
-    const int32_t page = table.pages.as<int32_t>()[row * table.pages.size(1) + at / page_tokens];
-    slots[static_cast<size_t>(table.queries.as<int32_t>()[row])] =
-        static_cast<int32_t>(page * page_tokens + at % page_tokens);
-  }
-  return slots;
-}
-
 }  // namespace
 
 void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
@@ -72,8 +58,10 @@ void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q
   }
   if (stream.is_cpu()) {
     if (has_new_tokens) {
-      const std::vector<int32_t> slots = new_slots(table, k.s, pages.page_tokens());
-      cpu::put_into_pages(pages, k, v, {slots.data(), {k.s}, DType::kInt32}, stream);
+      std::vector<int32_t> slots(static_cast<size_t>(k.s));
+      const TensorView view{slots.data(), {k.s}, DType::kInt32};
+      cpu::new_token_slots(view, table, pages.page_tokens(), stream);
+      cpu::put_into_pages(pages, k, v, view, stream);
     }
     return cpu::paged_attention(out, q, pages, table, settings, stream);
   }
@@ -102,6 +90,14 @@ void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView
   expect_dtype(slots.dtype, DType::kInt32, "put_into_pages: slots");
   return dispatch<cpu::put_into_pages, cuda::put_into_pages>("put_into_pages", pages, k, v, slots,
                                                              stream);
+}
+
+void new_token_slots(TensorView slots, const PageTable& table, int64_t page_tokens, Stream stream) {
+  expect_shape(slots.shape, {slots.numel()}, "new_token_slots: slots");
+  expect_dtype(slots.dtype, DType::kInt32, "new_token_slots: slots");
+  expect_table(table);
+  dispatch<cpu::new_token_slots, cuda::new_token_slots>("new_token_slots", slots, table,
+                                                        page_tokens, stream);
 }
 
 void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,

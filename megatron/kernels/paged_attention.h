@@ -68,6 +68,10 @@ int64_t paged_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t d, 
 void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
                     Stream stream);
 
+// The slot (put_into_pages()) of the new token of each row of a table, -1 for tokens of no row.
+//   slots  [t] int32  out
+void new_token_slots(TensorView slots, const PageTable& table, int64_t page_tokens, Stream stream);
+
 // Copies the first tokens of a row from its pages.
 //
 //   k, v       [t, 1, groups]  out  as put_into_pages(), rounded once if the pages are FP8
@@ -82,6 +86,7 @@ namespace cpu {
 void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages,
                      const PageTable& table, const PagedSettings& settings, Stream stream);
 decltype(kernels::put_into_pages) put_into_pages;
+decltype(kernels::new_token_slots) new_token_slots;
 decltype(kernels::take_from_pages) take_from_pages;
 }  // namespace cpu
 
@@ -92,6 +97,7 @@ inline constexpr int kMinPagedKeys = 128;
 
 decltype(kernels::paged_attention) paged_attention;
 decltype(kernels::put_into_pages) put_into_pages;
+decltype(kernels::new_token_slots) new_token_slots;
 decltype(kernels::take_from_pages) take_from_pages;
 }  // namespace cuda
 

@@ -1,33 +1,14 @@
 #include "megatron/ops/latent_heads.h"
 
-#include <type_traits>
 #include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
-#include "megatron/kernels/attention.h"
 #include "megatron/kernels/copy_heads.h"
+#include "megatron/ops/head_views.h"
 
 namespace megatron {
 namespace {
-
-// The channels [begin, begin + count) of every head.
-template <class View>
-View channels_of(View heads, int64_t begin, int64_t count) {
-  // void pointers have no arithmetic; elements of heads are bytes of their dtype's size.
-  using Byte = std::conditional_t<std::is_same_v<decltype(heads.data), void*>, char, const char>;
-  heads.data = static_cast<Byte*>(heads.data) + begin * size_of(heads.dtype);
-  heads.d = count;
-  return heads;
-}
-
-// One head that stands for `count` equal ones.
-kernels::ConstHeadsView repeated(kernels::ConstHeadsView head, int64_t count) {
-  head.heads = count;
-  head.heads_per_group = count;
-  head.stride_head = 0;
-  return head;
-}
 
 // Parts of the fused projection.
 template <class View>
@@ -44,19 +25,6 @@ struct LatentParts {
     key = channels_of(View(fused.k), 0, heads.unrotated);
     key_rotated = channels_of(View(fused.k), heads.unrotated, heads.rotated);
     value = channels_of(View(fused.v), 0, heads.value);
-  }
-};
-
-struct LatentRotation {
-  Tensor table;
-  RotaryPositions positions;
-
-  void apply(const kernels::HeadsView& x, bool inverse, Stream stream) const {
-    if (!table.defined()) return;
-    const ConstView ids =
-        positions.position_ids.defined() ? positions.position_ids.view() : ConstView{};
-    kernels::rotary_inplace(x, table.view(), ids, positions.offset,
-                            kernels::RotaryPairs::kInterleaved, inverse, stream);
   }
 };
 
@@ -154,7 +122,8 @@ Variable join_latent_heads(const Variable& q, const Variable& kv, const Variable
   Tensor rotated = copied(key.data());
   rotation.apply(kernels::heads_of(rotated.view(), 1), false, stream);
   kernels::copy_heads(parts.key_rotated,
-                      repeated(kernels::heads_of(std::as_const(rotated).view(), 1), n), stream);
+                      repeated_head(kernels::heads_of(std::as_const(rotated).view(), 1), n),
+                      stream);
   return record("join_latent_heads", std::move(y), {q, kv, key},
                 [heads, rotation](const Tensor& dy, const Wants&) -> Grads {
                   return latent_gradients(dy, heads, rotation);

@@ -21,8 +21,8 @@ float scale_of(const PagedAttentionOptions& options, int64_t head_size) {
 }
 
 // The table of the rows of one token.
-void add_decode_rows(PagedBatch& batch, std::span<const PagedRow* const> rows, int64_t num_heads,
-                     int64_t head_size, Stream stream) {
+void add_decode_rows(PagedBatch& batch, std::span<const PagedRow* const> rows,
+                     const PagedHeads& heads, Stream stream) {
   if (rows.empty()) return;
   size_t most = 1;
   for (const PagedRow* row : rows) most = std::max(most, row->pages.size());
@@ -38,9 +38,16 @@ void add_decode_rows(PagedBatch& batch, std::span<const PagedRow* const> rows, i
   batch.pages = tensor_of(pages, {count, static_cast<int64_t>(most)}).to(stream);
   batch.lengths = tensor_of(lengths, {count}).to(stream);
   batch.queries = tensor_of(queries, {count}).to(stream);
-  const int64_t bytes = kernels::paged_attention_workspace_bytes(count, num_heads, head_size,
-                                                                 batch.max_length, stream);
-  if (bytes > 0) batch.workspace = zeros({bytes}, DType::kUInt8, stream);
+  batch.workspace = heads.workspace(count, batch.max_length, stream);
+}
+
+// A slot of nowhere for each token of the rows.
+Ids no_slots(std::span<const PagedRow> rows) {
+  int64_t num_tokens = 0;
+  for (const PagedRow& row : rows) {
+    num_tokens = std::max(num_tokens, row.first_token + row.num_tokens);
+  }
+  return Ids(static_cast<size_t>(num_tokens), -1);
 }
 
 // Fills the slots of a row's tokens.
@@ -107,15 +114,24 @@ void attend_prefill(Tensor& y, const Tensor& qkv, PagedStore& store,
 
 }  // namespace
 
-PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int64_t num_heads,
-                       int64_t head_size, Stream stream) {
+Tensor PagedHeads::workspace(int64_t rows, int64_t max_length, Stream stream) const {
+  if (num_heads == 0) return {};
+  const int64_t bytes =
+      kernels::paged_attention_workspace_bytes(rows, num_heads, head_size, max_length, stream);
+  return bytes > 0 ? zeros({bytes}, DType::kUInt8, stream) : Tensor();
+}
+
+Tensor slots_of(std::span<const PagedRow> rows, int64_t page_tokens) {
+  Ids slots = no_slots(rows);
+  for (const PagedRow& row : rows) add_slots(slots, row, page_tokens);
+  return tensor_of(slots, {std::ssize(slots)});
+}
+
+PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, const PagedHeads& heads,
+                       Stream stream) {
   PagedBatch batch;
   std::vector<const PagedRow*> decodes;
-  int64_t num_tokens = 0;
-  for (const PagedRow& row : rows) {
-    num_tokens = std::max(num_tokens, row.first_token + row.num_tokens);
-  }
-  Ids slots(static_cast<size_t>(num_tokens), -1);
+  Ids slots = no_slots(rows);
   for (const PagedRow& row : rows) {
     if (row.num_tokens == 1) {
       decodes.push_back(&row);
@@ -127,8 +143,8 @@ PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int6
     batch.prefills.push_back(
         {row.first_token, row.num_tokens, row.before, tensor_of(pages, {count}).to(stream)});
   }
-  add_decode_rows(batch, decodes, num_heads, head_size, stream);
-  if (!batch.prefills.empty()) batch.slots = tensor_of(slots, {num_tokens}).to(stream);
+  add_decode_rows(batch, decodes, heads, stream);
+  if (!batch.prefills.empty()) batch.slots = tensor_of(slots, {std::ssize(slots)}).to(stream);
   return batch;
 }
 

@@ -32,6 +32,7 @@ struct PagedBatch {
   // Decode rows, of one token (kernels::PageTable); no row is longer than max_length.
   Tensor pages, lengths, queries;
   int64_t max_length = 0;
+  int64_t decode_tokens = 0;  // of latent_batch(): decode rows are of tokens before this one
   Tensor workspace;  // of kernels::paged_attention for the decode rows; undefined if it needs none
   // Prefill rows, of several tokens.
   struct Prefill {
@@ -40,12 +41,23 @@ struct PagedBatch {
   };
   std::vector<Prefill> prefills = {};
   Tensor slots;  // [t] int32 (kernels::put_into_pages), -1 for the token of a decode row;
-                 // undefined without prefill rows
+                 // undefined without prefill rows. latent_batch() has other slots
 };
 
-// For rows with `num_heads` heads of `head_size` channels on this rank, and t tokens in all.
-PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int64_t num_heads,
-                       int64_t head_size, Stream stream);
+// The heads of a rank's queries, which the kernel of decode rows has a workspace for.
+struct PagedHeads {
+  int64_t num_heads = 0;
+  int64_t head_size = 0;
+
+  // A workspace for `rows` decode rows, none longer than max_length; undefined if they need none.
+  Tensor workspace(int64_t rows, int64_t max_length, Stream stream) const;
+};
+
+// For rows with t tokens in all.
+PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, const PagedHeads& heads,
+                       Stream stream);
+// The slots of their tokens: [t] int32, on the host.
+Tensor slots_of(std::span<const PagedRow> rows, int64_t page_tokens);
 
 struct PagedAttentionOptions {
   int64_t num_heads = 0;

@@ -88,21 +88,24 @@ Variable CoreAttention::cross(const Variable& q, const Variable& kv,
   return cross_attention(q, kv, of_encoder);
 }
 
-Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
-                                    const ForwardContext& context) const {
+PagedAttentionOptions CoreAttention::paged_options(const ForwardContext& context) const {
   invariant(is_causal_ && !context.sequence.relative_bias.defined(),
             "texts in pages are read by causal attention; a relative bias is given by distance");
+  return {.num_heads = heads_.num_heads,
+          .num_query_groups = heads_.num_groups,
+          .softmax_scale = softmax_scale_,
+          .alibi_slopes = alibi_slopes_,
+          .distance_bias = context.decode.distance_bias,
+          .window = window_,
+          .logit_cap = logit_cap_,
+          .sinks = softmax_offset_.defined() ? sinks().data() : Tensor()};
+}
+
+Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
+                                    const ForwardContext& context) const {
   CachedBatch& cached = *context.decode.cached;
   return Variable(
-      paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
-                      {.num_heads = heads_.num_heads,
-                       .num_query_groups = heads_.num_groups,
-                       .softmax_scale = softmax_scale_,
-                       .alibi_slopes = alibi_slopes_,
-                       .distance_bias = context.decode.distance_bias,
-                       .window = window_,
-                       .logit_cap = logit_cap_,
-                       .sinks = softmax_offset_.defined() ? sinks().data() : Tensor()}));
+      paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows, paged_options(context)));
 }
 
 Variable CoreAttention::cross_cached(const Variable& q, int64_t layer,

@@ -4,6 +4,7 @@
 
 #include "megatron/nn/module.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/paged_attention.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/transformer/forward_context.h"
 #include "megatron/transformer/layer_config.h"
@@ -42,7 +43,10 @@ class CoreAttention final : public Module {
   // Tokens attend to the encoder's output. g is n.
   //   q [s, c b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> as q
   Variable cross(const Variable& q, const Variable& kv, const ForwardContext& context) const;
-  // The same for generation: each token attends to the cached keys and values of its text.
+  // How the tokens of a pass of generation attend to pages.
+  PagedAttentionOptions paged_options(const ForwardContext& context) const;
+  // The same as cross() for generation: each token attends to the cached keys and values of its
+  // text.
   //   q [t, 1, n d] -> [t, 1, n d]
   Variable cross_cached(const Variable& q, int64_t layer, const CachedBatch& cached) const;
 

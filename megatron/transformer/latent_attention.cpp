@@ -2,12 +2,14 @@
 
 #include <cmath>
 
+#include "megatron/core/error.h"
+#include "megatron/ops/latent_attention.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/kv_cache.h"
 #include "megatron/transformer/rotary_frequencies.h"
 
 namespace megatron {
-namespace {
 
 LatentHeads latent_heads(const LayerConfig& config, int64_t tensor_parallel_size) {
   return {.num_heads = config.num_attention_heads / tensor_parallel_size,
@@ -15,6 +17,8 @@ LatentHeads latent_heads(const LayerConfig& config, int64_t tensor_parallel_size
           .rotated = config.qk_pos_emb_head_dim,
           .value = config.v_head_dim};
 }
+
+namespace {
 
 // The scores' scale is of the keys' true size. It grows with the scaling of rotary frequencies.
 // Compat: Megatron Core 0.19 applies mscale_all_dim with --rope-type rope, too.
@@ -83,9 +87,14 @@ Variable LatentAttention::queries(const Variable& x) const {
   return linear_q_up_proj_->forward(q_layernorm_ ? q_layernorm_->forward(latent) : latent);
 }
 
-Variable LatentAttention::projected(const Variable& x, const ForwardContext& context) const {
+std::pair<Variable, Variable> LatentAttention::latent_and_key(const Variable& x) const {
   auto [latent, key] = split_channels(linear_kv_down_proj_.forward(x), kv_lora_rank_);
   if (kv_layernorm_) latent = kv_layernorm_->forward(latent);
+  return {latent, key};
+}
+
+Variable LatentAttention::projected(const Variable& x, const ForwardContext& context) const {
+  auto [latent, key] = latent_and_key(x);
   // Every rank's heads read the key, so its gradient is a sum over ranks.
   key = tp_.sequence_parallel ? gather_from_sequence_region(key, tp_)
                               : copy_to_tensor_region(key, tp_);
@@ -94,12 +103,35 @@ Variable LatentAttention::projected(const Variable& x, const ForwardContext& con
                            {.position_ids = context.sequence.position_ids});
 }
 
+Variable LatentAttention::attended_in_cache(const Variable& x,
+                                            const ForwardContext& context) const {
+  invariant(!tp_.sequence_parallel, "generation does not divide sequences");
+  CachedBatch& cached = *context.decode.cached;
+  PagedStore& store = cached.cache.layer(layer_);
+  const PagedBatch& batch = cached.rows;
+  const PagedAttentionOptions options = core_attention_.paged_options(context);
+  Tensor q = queries(x).data();
+  const auto [latent, unrotated] = latent_and_key(x);
+  Tensor key = unrotated.data();
+  rotate_latent_heads(q, key, heads_, rotates_ ? context.sequence.rotary_table : Tensor(),
+                      {.position_ids = context.sequence.position_ids});
+  put_latents(key, latent.data(), store, batch);
+  Tensor y({x.size(0), 1, heads_.num_heads * heads_.value}, q.dtype(), q.stream());
+  attend_latents(y, q, {linear_kv_up_proj_.weight().data(), linear_kv_up_proj_.weight_scales()},
+                 store, batch, heads_, options);
+  for (const PagedBatch::Prefill& prefill : batch.prefills) {
+    const auto [keys, latents] = latents_of(prefill, store, q.dtype());
+    attend_projected_latents(y, q, linear_kv_up_proj_.forward(Variable(latents)).data(), keys,
+                             prefill, heads_, options);
+  }
+  return Variable(std::move(y));
+}
+
 BiasedOutput LatentAttention::forward(const Variable& x, const ForwardContext& context) const {
-  const Variable qkv = projected(x, context);
-  const bool is_decoding = context.decode.cached != nullptr;
-  const Variable padded = is_decoding ? core_attention_.self_cached(qkv, layer_, context)
-                                      : core_attention_.self(qkv, context);  // [s, b, n d]
-  const Variable y = first_channels(padded, heads_.num_heads, heads_.value);
+  const Variable y = context.decode.cached != nullptr
+                         ? attended_in_cache(x, context)
+                         : first_channels(core_attention_.self(projected(x, context), context),
+                                          heads_.num_heads, heads_.value);
   return {linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context)),
           linear_proj_.bias()};
 }

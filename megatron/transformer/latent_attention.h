@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "megatron/nn/layers.h"
 #include "megatron/ops/latent_heads.h"
@@ -11,6 +12,9 @@
 #include "megatron/transformer/stack.h"
 
 namespace megatron {
+
+// The heads of one of `tensor_parallel_size` ranks.
+LatentHeads latent_heads(const LayerConfig& config, int64_t tensor_parallel_size);
 
 // Self-attention whose queries, keys and values are projected up from short vectors, the latents
 // (DeepSeek-V2, arXiv:2405.04434, sec. 2.1). n heads, u = qk_head_dim channels without position,
@@ -26,6 +30,9 @@ namespace megatron {
 //   linear_kv_up_proj    [n (u + v) / tp, kv_lora_rank]  rows by head: its key, its value
 //   linear_proj          [h, n v / tp]
 //   y                    as x
+//
+// A cache of generation keeps the latent and the rotated key of a token (KvCache); heads are not
+// expanded in it (ops/latent_attention.h).
 class LatentAttention final : public Attention {
  public:
   LatentAttention(const LayerConfig& config, const LayerPlace& place, const TensorParallel& tp,
@@ -35,8 +42,12 @@ class LatentAttention final : public Attention {
 
  private:
   Variable queries(const Variable& x) const;  // [s, b, n (u + r)], not rotated
+  // The latent [s, b, kv_lora_rank], normed, and the key [s, b, r], not rotated.
+  std::pair<Variable, Variable> latent_and_key(const Variable& x) const;
   // Queries, keys and values of this rank's heads, rotated.
   Variable projected(const Variable& x, const ForwardContext& context) const;
+  // The outputs [t, 1, n v] of this rank's heads for tokens of generation.
+  Variable attended_in_cache(const Variable& x, const ForwardContext& context) const;
 
   int64_t layer_;
   TensorParallel tp_;

@@ -110,7 +110,7 @@ void expect_cached_as_whole(const TransformerConfig& c) {
   for (int64_t token = 0, count = 1; token < kLength; token += count, count = 3 - count) {
     count = std::min(count, kLength - token);
     const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
-    CachedBatch cached{cache, paged_batch({&row, 1}, 4, c.num_attention_heads, c.kv_channels, {})};
+    CachedBatch cached{cache, cache.batch_of({&row, 1})};
     ForwardContext context;
     context.decode.cached = &cached;
     const Tensor own = first_sample(x.slice(token, count));
@@ -243,8 +243,7 @@ TEST(CrossAttentionTest, ReadsTheTextOfEachTokenFromPages) {
     const auto text = static_cast<size_t>(token % 2);
     rows.push_back({token, 1, lengths[text] - 1, pages[text]});
   }
-  CachedBatch cached{
-      cache, {}, &cache, paged_batch(rows, kPageTokens, c.num_attention_heads, c.kv_channels, {})};
+  CachedBatch cached{cache, {}, &cache, cache.batch_of(rows)};
   context.decode.cached = &cached;
   const Tensor got = attention.forward(Variable(x.reshape({8, 1, 32})), context).y.data();
   expect_close(got, want.reshape({8, 1, 32}), Tolerance{1e-5, 1e-5});

@@ -122,7 +122,7 @@ TEST(LatentAttentionTest, CachedTokensAttendAsTheWhole) {
   for (int64_t token = 0, count = 1; token < kLength; token += count, count = 3 - count) {
     count = std::min(count, kLength - token);
     const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
-    CachedBatch cached{cache, paged_batch({&row, 1}, 4, c.num_attention_heads, c.kv_channels, {})};
+    CachedBatch cached{cache, cache.batch_of({&row, 1})};
     context.decode.cached = &cached;
     std::vector<int64_t> positions;
     for (int64_t i = 0; i < count; ++i) positions.push_back(token + i);

@@ -7,6 +7,7 @@
 
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/fp8_row.h"
+#include "megatron/kernels/cpu/paged_rows.h"
 #include "megatron/kernels/cpu/simd.h"
 #include "megatron/kernels/cpu/vector_math.h"
 #include "megatron/kernels/cpu/workspace.h"
@@ -61,54 +62,19 @@ float exponentials(float* scores, int64_t length, float sink) {
 
 constexpr int64_t kMaxPagedHeadSize = 256;
 
-// Element i of `channels` in FP8 times its scale.
-void widen(float* to, const Float8E4M3* numbers, float scale, int64_t channels) {
-  for (int64_t c = 0; c < channels; ++c) to[c] = static_cast<float>(numbers[c]) * scale;
-}
-
-// Key or value of a token and a group.
-enum Kind { kKey, kValue };
-
-TensorView store_of(const KeyValuePages& pages, Kind kind) {
-  return kind == kKey ? pages.keys : pages.values;
-}
-
-// The keys or values of one row and one group, page by page. S: the model's type, or Float8E4M3.
-template <class S>
-struct Paged {
-  const S* data;
-  const float* scales;  // of S = Float8E4M3
-  const int32_t* pages;
-  int64_t page_tokens, groups, group, d;
-
-  Paged(const KeyValuePages& store, Kind kind, const int32_t* row_pages, int64_t the_group)
-      : data(store_of(store, kind).as<S>()),
-        scales(store.has_scales() ? store.scales.as<float>() + kind : nullptr),
-        pages(row_pages),
-        page_tokens(store.page_tokens()),
-        groups(store.keys.size(2)),
-        group(the_group),
-        d(store.keys.size(3)) {}
-
-  // Calls f(index, channels) for tokens [begin, length).
-  template <class F>
-  void each(int64_t begin, int64_t length, const F& f) const {
-    for (int64_t first = begin, end = 0; first < length; first = end) {
-      const int64_t page = first / page_tokens;
-      int64_t head = (pages[page] * page_tokens + first % page_tokens) * groups + group;
-      end = std::min(length, (page + 1) * page_tokens);
-      for (int64_t j = first; j < end; ++j, head += groups) {
-        if constexpr (std::is_same_v<S, Float8E4M3>) {
-          float channels[kMaxPagedHeadSize];
-          widen(channels, data + head * d, scales[head * 2], d);
-          f(j, static_cast<const float*>(channels));
-        } else {
-          f(j, data + head * d);
-        }
-      }
+// Calls f(index, channels) for tokens [begin, length) of the rows.
+template <class S, class F>
+void each_paged(const PagedRows<S>& rows, int64_t begin, int64_t length, const F& f) {
+  rows.each(begin, length, [&](int64_t j, const S* elements, float scale) {
+    if constexpr (std::is_same_v<S, Float8E4M3>) {
+      float channels[kMaxPagedHeadSize];
+      widen(channels, elements, scale, rows.d);
+      f(j, static_cast<const float*>(channels));
+    } else {
+      f(j, elements);
     }
-  }
-};
+  });
+}
 
 // The bias added to the scores of a head.
 struct HeadBias {
@@ -131,32 +97,23 @@ struct HeadBias {
 
 // One query head over the keys and values of its group.
 template <class T, class S>
-void attend(T* out, const T* q, const Paged<S>& keys, const Paged<S>& values, int64_t length,
-            int64_t d, const PagedSettings& settings, const HeadBias& bias, float sink,
-            float* scores) {
+void attend(T* out, const T* q, const PagedRows<S>& keys, const PagedRows<S>& values,
+            int64_t length, int64_t d, const PagedSettings& settings, const HeadBias& bias,
+            float sink, float* scores) {
   float scaled[kMaxPagedHeadSize];
   float sums[kMaxPagedHeadSize] = {};
   for (int64_t c = 0; c < d; ++c) scaled[c] = static_cast<float>(q[c]) * settings.scale;
   const int64_t first = settings.window == 0 ? 0 : std::max<int64_t>(0, length - settings.window);
   const float cap = settings.logit_cap;
-  keys.each(first, length, [&](int64_t j, const auto* key) {
+  each_paged(keys, first, length, [&](int64_t j, const auto* key) {
     const float product = dot(scaled, key, d);
     const float capped = cap == 0 ? product : cap * fast_tanh(product / cap);
     scores[j] = capped + bias.of(j, length);
   });
   const float sum = exponentials(scores + first, length - first, sink);
-  values.each(first, length,
-              [&](int64_t j, const auto* value) { add_scaled(sums, scores[j], value, d); });
+  each_paged(values, first, length,
+             [&](int64_t j, const auto* value) { add_scaled(sums, scores[j], value, d); });
   for (int64_t c = 0; c < d; ++c) out[c] = T(sums[c] / sum);
-}
-
-// Calls f.operator()<T, S>() with the types of the model and of its pages.
-template <class F>
-void dispatch_pages(DType dtype, const KeyValuePages& pages, const char* who, const F& f) {
-  dispatch_floating(dtype, who, [&]<class T>() {
-    if (pages.has_scales()) return f.template operator()<T, Float8E4M3>();
-    f.template operator()<T, T>();
-  });
 }
 
 }  // namespace
@@ -184,8 +141,8 @@ void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages
           const int64_t group = head / heads_per_group;
           attend<T, S>(static_cast<T*>(out.data) + token * out.stride_s + out.offset(0, head),
                        static_cast<const T*>(q.data) + token * q.stride_s + q.offset(0, head),
-                       Paged<S>(pages, kKey, row_pages, group),
-                       Paged<S>(pages, kValue, row_pages, group), lengths[row], q.d, settings,
+                       PagedRows<S>(pages, kKey, row_pages, group),
+                       PagedRows<S>(pages, kValue, row_pages, group), lengths[row], q.d, settings,
                        HeadBias(settings, head),
                        settings.sinks.data == nullptr ? -std::numeric_limits<float>::infinity()
                                                       : settings.sinks.as<float>()[head],
@@ -220,14 +177,29 @@ void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView
   });
 }
 
+void new_token_slots(TensorView slots, const PageTable& table, int64_t page_tokens, Stream) {
+  std::fill_n(slots.as<int32_t>(), slots.numel(), -1);
+  const auto* const lengths = table.lengths.as<int32_t>();
+  for (int64_t row = 0; row < table.lengths.numel(); ++row) {
+    if (lengths[row] == 0) continue;
+    const int64_t at = lengths[row] - 1;
+    const int32_t page = table.pages.as<int32_t>()[row * table.pages.size(1) + at / page_tokens];
+    slots.as<int32_t>()[table.queries.as<int32_t>()[row]] =
+        static_cast<int32_t>(page * page_tokens + at % page_tokens);
+  }
+}
+
 void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
                      Stream) {
   dispatch_pages(k.dtype, pages, "take_from_pages", [&]<class T, class S>() {
     const auto take = [&](Kind kind, const HeadsView& x, int64_t head) {
-      Paged<S>(pages, kind, row_pages.as<int32_t>(), head)
-          .each(0, x.s, [&](int64_t token, const auto* channels) {
+      PagedRows<S>(pages, kind, row_pages.as<int32_t>(), head)
+          .each(0, x.s, [&](int64_t token, const S* elements, float scale) {
             T* const to = static_cast<T*>(x.data) + token * x.stride_s + x.offset(0, head);
-            for (int64_t c = 0; c < x.d; ++c) to[c] = T(static_cast<float>(channels[c]));
+            for (int64_t c = 0; c < x.d; ++c) {
+              const auto element = static_cast<float>(elements[c]);
+              to[c] = T(std::is_same_v<S, T> ? element : element * scale);
+            }
           });
     };
     parallel_for(k.heads, 1, [&](int64_t begin, int64_t end) {

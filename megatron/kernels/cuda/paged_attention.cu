@@ -273,6 +273,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The slots of new tokens. A thread has a row.
+__global__ void __launch_bounds__(kThreads)
+    slots_kernel(int32_t* slots, const int32_t* pages, const int32_t* lengths,
+                 const int32_t* queries, int rows, int max_pages, int page_tokens) {
+  const auto row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= rows || lengths[row] == 0) return;
+  const int at = lengths[row] - 1;
+  const int page = pages[int64_t{row} * max_pages + at / page_tokens];
+  slots[queries[row]] = page * page_tokens + at % page_tokens;
+}
+
 void expect_fp8_pages(DType dtype, int64_t d, Device device) {
   if (has_fp8_pages(dtype, d, device)) return;
   throw Unsupported(
@@ -365,6 +376,17 @@ void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView
     launch_for_tokens(kernel, k.s, stream, Pages<S>(pages), heads_on_device<const T>(k),
                       heads_on_device<const T>(v), slots.as<int32_t>());
   });
+}
+
+void new_token_slots(TensorView slots, const PageTable& table, int64_t page_tokens, Stream stream) {
+  MG_CUDA(cudaMemsetAsync(slots.data, 0xff, static_cast<size_t>(slots.bytes()), native(stream)));
+  const int64_t rows = table.lengths.numel();
+  if (rows == 0) return;
+  slots_kernel<<<blocks_for(rows, kThreads), kThreads, 0, native(stream)>>>(
+      slots.as<int32_t>(), table.pages.as<int32_t>(), table.lengths.as<int32_t>(),
+      table.queries.as<int32_t>(), static_cast<int>(rows), static_cast<int>(table.pages.size(1)),
+      static_cast<int>(page_tokens));
+  MG_CUDA(cudaGetLastError());
 }
 
 void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,

@@ -210,6 +210,8 @@ void ColumnParallelLinear::round_weight(InferenceWeights form) const {
 
 bool ColumnParallelLinear::has_rounded_weight() const { return rounded_->scales.defined(); }
 
+const Tensor& ColumnParallelLinear::weight_scales() const { return rounded_->scales; }
+
 Variable ColumnParallelLinear::product(const Variable& x, const Variable& bias) const {
   if (has_rounded_weight()) return rounded_column_parallel_linear(x, *rounded_, bias, tp_);
   if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_, bias}, tp_);

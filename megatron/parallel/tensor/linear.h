@@ -80,6 +80,8 @@ class ColumnParallelLinear final : public Module {
   // the quantized values without scales.
   void round_weight(InferenceWeights form) const;
   bool has_rounded_weight() const;
+  // The factors [out/tp] of the rows of a rounded weight; undefined without.
+  const Tensor& weight_scales() const;
 
  private:
   Variable product(const Variable& x, const Variable& bias) const;
