@@ -1,8 +1,12 @@
 #include "megatron/transformer/latent_attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/latent_attention.h"
+#include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/transformer/kv_cache.h"
 #include "megatron/transformer/rotary_frequencies.h"
 #include "tests/ops/op_case.h"
@@ -105,30 +109,113 @@ TEST(LatentAttentionTest, HasTheRightGradients) {
   }
 }
 
-// Tokens that come one or two at a time, with the others in a cache, attend as all at once.
-TEST(LatentAttentionTest, CachedTokensAttendAsTheWhole) {
-  const TransformerConfig c = latent_config(8);
-  const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
-  initialize(attention, 2);
-  const Tensor x = random_normal({kLength, 1, 32}, {.seed = 1});
+// Runs a text through a cache in pieces of these sizes.
+Tensor cached_in_pieces(const TransformerConfig& c, const LatentAttention& attention,
+                        const Tensor& x, const std::vector<int64_t>& pieces, KvCacheType type) {
+  const NoGrad no_grad;
+  KvCache cache(c, whole_model(1), 1, 8, 4, Stream{}, type);
+  const std::vector<int32_t> pages = {5, 2, 7, 1};
   RandomState random(1);
   ForwardContext context;
   context.random = &random;
   context.sequence.rotary_table = angles_of(c);
-  const Tensor want = attention.forward(Variable(x), context).y.data();
-  const NoGrad no_grad;
-  KvCache cache(c, whole_model(1), 1, 8, 4, Stream{});
-  const std::vector<int32_t> pages = {5, 2, 7, 1};
-  for (int64_t token = 0, count = 1; token < kLength; token += count, count = 3 - count) {
-    count = std::min(count, kLength - token);
-    const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
+  Tensor y = empty_like(x);
+  int64_t before = 0;
+  for (const int64_t count : pieces) {
+    const PagedRow row{.num_tokens = count, .before = before, .pages = pages};
     CachedBatch cached{cache, cache.batch_of({&row, 1})};
     context.decode.cached = &cached;
     std::vector<int64_t> positions;
-    for (int64_t i = 0; i < count; ++i) positions.push_back(token + i);
+    for (int64_t i = 0; i < count; ++i) positions.push_back(before + i);
     context.sequence.position_ids = tensor_of(positions, {1, count});
-    const Tensor y = attention.forward(Variable(x.slice(token, count)), context).y.data();
-    expect_close(y, want.slice(token, count), Tolerance{1e-5, 1e-5});
+    Tensor part = y.slice(before, count);
+    copy_into(part, attention.forward(Variable(x.slice(before, count)), context).y.data());
+    before += count;
+  }
+  EXPECT_EQ(before, x.size(0));
+  return y;
+}
+
+// Pieces whose latents are projected up, without earlier tokens and with some, and pieces that
+// absorb the projection.
+const std::vector<std::vector<int64_t>> kPieces = {{kLength}, {1, 11}, {1, 2, 1, 2, 1, 2, 1, 2},
+                                                   {7, 5},    {11, 1}, {2, 9, 1}};
+
+TEST(LatentAttentionTest, PiecesAreAbsorbedWhereThatIsLessWork) {
+  const LatentHeads heads = {.num_heads = 128, .unrotated = 128, .rotated = 64, .value = 128};
+  EXPECT_FALSE(is_absorbed(2, 0, heads, 512));
+  EXPECT_TRUE(is_absorbed(1, 0, heads, 512));
+  EXPECT_TRUE(is_absorbed(64, 4096, heads, 512));
+  EXPECT_FALSE(is_absorbed(512, 4096, heads, 512));
+  // As many multiply-adds: 3 l (2 c - u - v) = before (u + v) c, with l = before + tokens.
+  const LatentHeads even = {.num_heads = 1, .unrotated = 1, .rotated = 2, .value = 1};
+  EXPECT_FALSE(is_absorbed(2, 2, even, 2));
+  EXPECT_TRUE(is_absorbed(2, 6, even, 3));
+  EXPECT_FALSE(is_absorbed(2, 1, even, 3));
+  const LatentHeads small = latent_heads(latent_config(8), 1);
+  EXPECT_FALSE(is_absorbed(kLength, 0, small, 10));
+  EXPECT_FALSE(is_absorbed(11, 1, small, 10));
+  EXPECT_TRUE(is_absorbed(2, 1, small, 10));
+  EXPECT_TRUE(is_absorbed(5, 7, small, 10));
+}
+
+TEST(LatentAttentionTest, CachedTokensAttendAsTheWhole) {
+  for (const int64_t value_channels : {8, 12}) {
+    for (const int64_t q_lora_rank : {0, 12}) {
+      TransformerConfig c = latent_config(value_channels);
+      c.q_lora_rank = q_lora_rank;
+      c.attention_window = q_lora_rank;  // of 12 tokens, which all see, and none
+      c.rope_scaling.factor = 4;
+      c.rope_scaling.mscale_all_dim = 1;
+      c.softmax_type = SoftmaxType::kOffByOne;
+      c.attn_logit_softcapping = 2;
+      const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+      initialize(attention, 2);
+      const Tensor x = random_normal({kLength, 1, 32}, {.seed = 1});
+      RandomState random(1);
+      ForwardContext context;
+      context.random = &random;
+      context.sequence.rotary_table = angles_of(c);
+      const Tensor want = attention.forward(Variable(x), context).y.data();
+      for (const auto& pieces : kPieces) {
+        expect_close(cached_in_pieces(c, attention, x, pieces, KvCacheType::kModel), want,
+                     Tolerance{1e-5, 1e-5});
+      }
+    }
+  }
+}
+
+// A token sees the rounded latents of all tokens, however its text was divided.
+TEST(LatentAttentionTest, PiecesReadTheSameLatentsInFp8) {
+  const TransformerConfig c = latent_config(8);
+  const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+  initialize(attention, 2);
+  const Tensor x = random_normal({kLength, 1, 32}, {.seed = 1});
+  const Tensor want = cached_in_pieces(c, attention, x, kPieces[0], KvCacheType::kFp8);
+  for (const auto& pieces : kPieces) {
+    expect_close(cached_in_pieces(c, attention, x, pieces, KvCacheType::kFp8), want,
+                 Tolerance{1e-5, 1e-5});
+  }
+  const Tensor exact = cached_in_pieces(c, attention, x, kPieces[0], KvCacheType::kModel);
+  expect_close(want, exact, Tolerance{0.1, 0.1});
+  double largest = 0;
+  for (int64_t i = 0; i < want.numel(); ++i) {
+    largest = std::max(largest, std::abs(element(want, i) - element(exact, i)));
+  }
+  EXPECT_GT(largest, 1e-4);  // it rounds
+}
+
+// In 8 bits the projection up is absorbed as it is multiplied; in FP8 inputs are rounded, too.
+TEST(LatentAttentionTest, AbsorbsARoundedProjection) {
+  const TransformerConfig c = latent_config(8);
+  const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+  initialize(attention, 2);
+  round_weights(attention, InferenceWeights::kInt8, Stream{});
+  const Tensor x = random_normal({kLength, 1, 32}, {.seed = 1});
+  const Tensor want = cached_in_pieces(c, attention, x, kPieces[0], KvCacheType::kModel);
+  for (const auto& pieces : kPieces) {
+    expect_close(cached_in_pieces(c, attention, x, pieces, KvCacheType::kModel), want,
+                 Tolerance{1e-5, 1e-5});
   }
 }
 
