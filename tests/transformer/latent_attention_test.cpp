@@ -147,11 +147,11 @@ TEST(LatentAttentionTest, PiecesAreAbsorbedWhereThatIsLessWork) {
   EXPECT_TRUE(is_absorbed(1, 0, heads, 512));
   EXPECT_TRUE(is_absorbed(64, 4096, heads, 512));
   EXPECT_FALSE(is_absorbed(512, 4096, heads, 512));
-  // As many multiply-adds: 3 l (2 c - u - v) = before (u + v) c, with l = before + tokens.
-  const LatentHeads even = {.num_heads = 1, .unrotated = 1, .rotated = 2, .value = 1};
-  EXPECT_FALSE(is_absorbed(2, 2, even, 2));
-  EXPECT_TRUE(is_absorbed(2, 6, even, 3));
-  EXPECT_FALSE(is_absorbed(2, 1, even, 3));
+  // As many multiply-adds: 1 (4 + 4) 5 = 4 (1 + 4) (2 5 - 4 - 4).
+  const LatentHeads even = {.num_heads = 1, .unrotated = 4, .rotated = 2, .value = 4};
+  EXPECT_FALSE(is_absorbed(4, 1, even, 5));
+  EXPECT_TRUE(is_absorbed(4, 2, even, 5));
+  EXPECT_FALSE(is_absorbed(5, 1, even, 5));
   const LatentHeads small = latent_heads(latent_config(8), 1);
   EXPECT_FALSE(is_absorbed(kLength, 0, small, 10));
   EXPECT_FALSE(is_absorbed(11, 1, small, 10));
