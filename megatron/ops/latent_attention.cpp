@@ -81,6 +81,53 @@ std::pair<Tensor, Tensor> latents_of(const PagedBatch::Prefill& prefill, PagedSt
   return {key, latent};
 }
 
+namespace {
+
+// Products of heads with parts of LatentUp, those of an adapter added.
+struct HeadProducts {
+  const LatentUp& up;
+  int64_t n, head_rows;  // u + v
+
+  // x [n, t, m] -> [n, t, c], with the rows [0, m) of each head.
+  Tensor absorbed(const Tensor& x) const {
+    Tensor y = multiplied(x, up.weight, up.scales, 0, up.weight.size(1), kernels::Transpose::kNo);
+    if (!up.a.defined()) return y;
+    const Tensor narrow = multiplied(x, up.b, {}, 0, up.b.size(1), kernels::Transpose::kNo);
+    add_inplace(y, product(narrow, kernels::Transpose::kNo, y.size(2)), up.adapter_scale);
+    return y;
+  }
+  // x [n, t, c] -> [n, t, m], with the last m rows of each head, transposed.
+  Tensor projected(const Tensor& x, int64_t m) const {
+    const int64_t first = head_rows - m;
+    Tensor y = multiplied(x, up.weight, up.scales, first, m, kernels::Transpose::kYes);
+    if (!up.a.defined()) return y;
+    const Tensor narrow = product(x, kernels::Transpose::kYes, up.a.size(0));
+    add_inplace(y, multiplied(narrow, up.b, {}, first, m, kernels::Transpose::kYes),
+                up.adapter_scale);
+    return y;
+  }
+
+ private:
+  Tensor multiplied(const Tensor& x, const Tensor& w, const Tensor& scales, int64_t first,
+                    int64_t columns, kernels::Transpose transpose) const {
+    Tensor y({n, x.size(1), columns}, x.dtype(), x.stream());
+    const Tensor of_rows = scales.defined() ? scales.reshape({n, head_rows}) : Tensor();
+    const Tensor by_head = w.reshape({n, head_rows, w.size(1)});
+    kernels::multiply_heads(y.view(), x.view(), by_head.view(), view_or_none(of_rows), first,
+                            transpose, x.stream());
+    return y;
+  }
+  // x [n, t, ..] with the adapter's a, or its transpose.
+  Tensor product(const Tensor& x, kernels::Transpose transpose, int64_t columns) const {
+    Tensor y({n, x.size(1), columns}, x.dtype(), x.stream());
+    kernels::matmul(y.rows(), x.rows(), kernels::Transpose::kNo, up.a.view(), transpose,
+                    ConstView{}, 0.0f, x.stream());
+    return y;
+  }
+};
+
+}  // namespace
+
 void attend_latents(Tensor& y, const Tensor& q, const LatentUp& up, PagedStore& store,
                     const PagedBatch& batch, const LatentHeads& heads,
                     const PagedAttentionOptions& options) {
@@ -90,22 +137,17 @@ void attend_latents(Tensor& y, const Tensor& q, const LatentUp& up, PagedStore& 
   const Stream stream = y.stream();
   const int64_t n = heads.num_heads;
   const int64_t latent = store.values.size(3);
-  const Shape rows = {n, heads.unrotated + heads.value};
-  const Tensor weight = up.weight.reshape({rows[0], rows[1], latent});
-  const Tensor scales = up.scales.defined() ? up.scales.reshape(rows) : Tensor();
+  const HeadProducts products{up, n, heads.unrotated + heads.value};
 
   const Tensor own = q.slice(0, tokens);
   const auto queries = kernels::heads_of(own.view(), n);
   Tensor unrotated({n, tokens, heads.unrotated}, q.dtype(), stream);
   kernels::copy_heads(outer_heads(unrotated.view()), channels_of(queries, 0, heads.unrotated),
                       stream);
-  Tensor absorbed({n, tokens, latent}, q.dtype(), stream);
-  kernels::multiply_heads(absorbed.view(), std::as_const(unrotated).view(), weight.view(),
-                          view_or_none(scales), 0, kernels::Transpose::kNo, stream);
+  const Tensor absorbed = products.absorbed(unrotated);
   Tensor mean({n, tokens, latent}, q.dtype(), stream);
   kernels::latent_attention(
-      outer_heads(mean.view()), pages_of_latents(store),
-      outer_heads(std::as_const(absorbed).view()),
+      outer_heads(mean.view()), pages_of_latents(store), outer_heads(absorbed.view()),
       channels_of(queries, heads.unrotated, heads.rotated),
       {batch.pages.view(), batch.lengths.view(), batch.queries.view(), batch.max_length},
       {.scale = options.softmax_scale,
@@ -113,12 +155,9 @@ void attend_latents(Tensor& y, const Tensor& q, const LatentUp& up, PagedStore& 
        .logit_cap = options.logit_cap,
        .sinks = view_or_none(options.sinks)},
       stream);
-  Tensor values({n, tokens, heads.value}, q.dtype(), stream);
-  kernels::multiply_heads(values.view(), std::as_const(mean).view(), weight.view(),
-                          view_or_none(scales), heads.unrotated, kernels::Transpose::kYes, stream);
+  const Tensor values = products.projected(mean, heads.value);
   Tensor out = y.slice(0, tokens);
-  kernels::copy_heads(kernels::heads_of(out.view(), n), outer_heads(std::as_const(values).view()),
-                      stream);
+  kernels::copy_heads(kernels::heads_of(out.view(), n), outer_heads(values.view()), stream);
 }
 
 void attend_projected_latents(Tensor& y, const Tensor& q, const Tensor& kv, const Tensor& key,

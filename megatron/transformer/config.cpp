@@ -212,8 +212,13 @@ void check_adapter_dropout(const TransformerConfig& c, int64_t tp, ProblemList& 
                            "--tensor-model-parallel-size {}; use fewer ranks, or no adapter of {}",
                            c.lora_dropout, what, columns, tp, layer));
   };
-  expect_eights("linear_proj", "--num-attention-heads * --kv-channels",
-                c.num_attention_heads * c.kv_channels);
+  if (c.multi_latent_attention) {
+    expect_eights("linear_proj", "--num-attention-heads * --v-head-dim",
+                  c.num_attention_heads * c.v_head_dim);
+  } else {
+    expect_eights("linear_proj", "--num-attention-heads * --kv-channels",
+                  c.num_attention_heads * c.kv_channels);
+  }
   expect_eights("linear_fc2", "--ffn-hidden-size", c.ffn_hidden_size);
 }
 
@@ -228,12 +233,15 @@ void check_adapters(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   check_adapter_dropout(c, tp, list);
   list.require(!c.lora_target_modules.empty(),
                "--lora-target-modules names no layer; use linear_qkv or all-linear");
+  const std::vector<std::string> layers = lora_layers(c);
   for (const std::string& name : c.lora_target_modules) {
-    if (!lora_layers_of(name).empty()) continue;
+    const std::vector<std::string> meant = lora_layers_of(name);
+    if (std::ranges::find_first_of(meant, layers) != meant.end()) continue;
     list.require(false,
                  fmt::format("--lora-target-modules {} is no linear layer of the model; use {}, "
-                             "a name in transformers such as c_attn or q_proj, or all-linear",
-                             name, fmt::join(kLoraLayers, ", ")));
+                             "a name in transformers such as {} or q_proj, or all-linear",
+                             name, fmt::join(layers, ", "),
+                             c.multi_latent_attention ? "kv_b_proj" : "c_attn"));
   }
 }
 
@@ -470,9 +478,6 @@ void check_latent(const TransformerConfig& c, ProblemList& list) {
                "--multi-latent-attention has one base of rotary frequencies; remove the local one");
   list.require(!c.fp8.is_on(),
                "--fp8-format does not work with --multi-latent-attention yet; remove it");
-  list.require(lora_of(c, "linear_qkv").rank == 0,
-               "--lora-target-modules names linear_qkv, which --multi-latent-attention does not "
-               "have; use linear_proj, linear_fc1, linear_fc2");
 }
 
 void check_multi_token(const TransformerConfig& c, ProblemList& list) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "megatron/core/error.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/latent_attention.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
@@ -45,34 +46,48 @@ LatentAttention::LatentAttention(const LayerConfig& config, const LayerPlace& pl
                            input_init(config), placement_of(config, tp, stream), false),
       linear_kv_up_proj_(config.kv_lora_rank,
                          config.num_attention_heads * (config.qk_head_dim + config.v_head_dim), tp,
-                         {.has_bias = false, .init = input_init(config)},
+                         {.has_bias = false,
+                          .init = input_init(config),
+                          .lora = lora_of(config, "linear_kv_up_proj")},
                          placement_of(config, tp, stream)),
       linear_proj_(config.num_attention_heads * config.v_head_dim, config.hidden_size, tp,
                    {.has_bias = config.has_proj_bias(),
                     .init = output_init(config),
                     .lora = lora_of(config, "linear_proj")},
                    placement_of(config, tp, stream)),
-      proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj") {
+      proj_adapter_dropout_(config, place.name + ".self_attention.linear_proj"),
+      q_adapter_(config, place, config.q_lora_rank == 0 ? "linear_q_proj" : "linear_q_up_proj"),
+      q_down_adapter_(config, place, "linear_q_down_proj"),
+      kv_down_adapter_(config, place, "linear_kv_down_proj"),
+      kv_up_adapter_(config, place, "linear_kv_up_proj") {
   add_child("core_attention", core_attention_);
   const auto placement = placement_of(config, tp, stream);
   const int64_t query_rows = config.num_attention_heads * latent_heads(config, 1).key();
-  const LinearOptions options{.has_bias = false, .init = input_init(config)};
+  const auto options = [&](const char* layer) {
+    return LinearOptions{
+        .has_bias = false, .init = input_init(config), .lora = lora_of(config, layer)};
+  };
   const auto [kind, norm_options] = norm_flags(config);
   if (config.q_lora_rank == 0) {
-    linear_q_proj_.emplace(config.hidden_size, query_rows, tp, options, placement);
+    linear_q_proj_.emplace(config.hidden_size, query_rows, tp, options("linear_q_proj"), placement);
     add_child("linear_q_proj", *linear_q_proj_);
   } else {
     linear_q_down_proj_.emplace(config.hidden_size, config.q_lora_rank, input_init(config),
                                 placement, false);
     add_child("linear_q_down_proj", *linear_q_down_proj_);
+    add_whole_adapter(q_down_adapter_, config, "linear_q_down_proj", config.hidden_size,
+                      config.q_lora_rank, stream);
     if (config.qk_layernorm) {
       q_layernorm_.emplace(config.q_lora_rank, kind, norm_options, placement);
       add_child("q_layernorm", *q_layernorm_);
     }
-    linear_q_up_proj_.emplace(config.q_lora_rank, query_rows, tp, options, placement);
+    linear_q_up_proj_.emplace(config.q_lora_rank, query_rows, tp, options("linear_q_up_proj"),
+                              placement);
     add_child("linear_q_up_proj", *linear_q_up_proj_);
   }
   add_child("linear_kv_down_proj", linear_kv_down_proj_);
+  add_whole_adapter(kv_down_adapter_, config, "linear_kv_down_proj", config.hidden_size,
+                    config.kv_lora_rank + config.qk_pos_emb_head_dim, stream);
   if (config.qk_layernorm) {
     kv_layernorm_.emplace(config.kv_lora_rank, kind, norm_options, placement);
     add_child("kv_layernorm", *kv_layernorm_);
@@ -81,24 +96,47 @@ LatentAttention::LatentAttention(const LayerConfig& config, const LayerPlace& pl
   add_child("linear_proj", linear_proj_);
 }
 
-Variable LatentAttention::queries(const Variable& x) const {
-  if (linear_q_proj_) return linear_q_proj_->forward(x);
-  const Variable latent = linear_q_down_proj_->forward(x);
-  return linear_q_up_proj_->forward(q_layernorm_ ? q_layernorm_->forward(latent) : latent);
+void LatentAttention::add_whole_adapter(Adapter& adapter, const LayerConfig& config,
+                                        const char* layer, int64_t in, int64_t out, Stream stream) {
+  const LoraOptions lora = lora_of(config, layer);
+  if (lora.rank == 0) return;
+  adapter.whole.emplace(in, out, 1, TensorParallel{}, lora, placement_of(config, tp_, stream));
+  add_child(std::string(layer) + "." + kAdapter, *adapter.whole);
 }
 
-std::pair<Variable, Variable> LatentAttention::latent_and_key(const Variable& x) const {
-  auto [latent, key] = split_channels(linear_kv_down_proj_.forward(x), kv_lora_rank_);
+Variable LatentAttention::down(const Linear& linear, const Adapter& adapter, const Variable& x,
+                               const ForwardContext& context) const {
+  const Variable y = linear.forward(x);
+  if (!adapter.whole) return y;
+  return add(y, adapter.whole->forward(x, adapter.dropout.of_columns(x, tp_, context)));
+}
+
+Variable LatentAttention::queries(const Variable& x, const ForwardContext& context) const {
+  const auto of_columns = [&](const Variable& input) {
+    return q_adapter_.dropout.of_columns(input, tp_, context);
+  };
+  if (linear_q_proj_) return linear_q_proj_->forward(x, of_columns(x));
+  Variable latent = down(*linear_q_down_proj_, q_down_adapter_, x, context);
+  if (q_layernorm_) latent = q_layernorm_->forward(latent);
+  return linear_q_up_proj_->forward(latent, of_columns(latent));
+}
+
+std::pair<Variable, Variable> LatentAttention::latent_and_key(const Variable& x,
+                                                              const ForwardContext& context) const {
+  auto [latent, key] =
+      split_channels(down(linear_kv_down_proj_, kv_down_adapter_, x, context), kv_lora_rank_);
   if (kv_layernorm_) latent = kv_layernorm_->forward(latent);
   return {latent, key};
 }
 
 Variable LatentAttention::projected(const Variable& x, const ForwardContext& context) const {
-  auto [latent, key] = latent_and_key(x);
+  auto [latent, key] = latent_and_key(x, context);
   // Every rank's heads read the key, so its gradient is a sum over ranks.
   key = tp_.sequence_parallel ? gather_from_sequence_region(key, tp_)
                               : copy_to_tensor_region(key, tp_);
-  return join_latent_heads(queries(x), linear_kv_up_proj_.forward(latent), key, heads_,
+  const Variable pairs =
+      linear_kv_up_proj_.forward(latent, kv_up_adapter_.dropout.of_columns(latent, tp_, context));
+  return join_latent_heads(queries(x, context), pairs, key, heads_,
                            rotates_ ? context.sequence.rotary_table : Tensor(),
                            {.position_ids = context.sequence.position_ids});
 }
@@ -110,15 +148,20 @@ Variable LatentAttention::attended_in_cache(const Variable& x,
   PagedStore& store = cached.cache.layer(layer_);
   const PagedBatch& batch = cached.rows;
   const PagedAttentionOptions options = core_attention_.paged_options(context);
-  Tensor q = queries(x).data();
-  const auto [latent, unrotated] = latent_and_key(x);
+  Tensor q = queries(x, context).data();
+  const auto [latent, unrotated] = latent_and_key(x, context);
   Tensor key = unrotated.data();
   rotate_latent_heads(q, key, heads_, rotates_ ? context.sequence.rotary_table : Tensor(),
                       {.position_ids = context.sequence.position_ids});
   put_latents(key, latent.data(), store, batch);
   Tensor y({x.size(0), 1, heads_.num_heads * heads_.value}, q.dtype(), q.stream());
-  attend_latents(y, q, {linear_kv_up_proj_.weight().data(), linear_kv_up_proj_.weight_scales()},
-                 store, batch, heads_, options);
+  LatentUp up{linear_kv_up_proj_.weight().data(), linear_kv_up_proj_.weight_scales()};
+  if (const ColumnParallelLora* const adapter = linear_kv_up_proj_.adapter()) {
+    up.a = adapter->a().data();
+    up.b = adapter->b().data();
+    up.adapter_scale = adapter->scale();
+  }
+  attend_latents(y, q, up, store, batch, heads_, options);
   for (const PagedBatch::Prefill& prefill : batch.prefills) {
     const auto [keys, latents] = latents_of(prefill, store, q.dtype());
     attend_projected_latents(y, q, linear_kv_up_proj_.forward(Variable(latents)).data(), keys,

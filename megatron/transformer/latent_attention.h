@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "megatron/nn/layers.h"
@@ -41,9 +42,23 @@ class LatentAttention final : public Attention {
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
-  Variable queries(const Variable& x) const;  // [s, b, n (u + r)], not rotated
+  // An adapter's dropout, and the adapter itself where every rank has the whole projection.
+  struct Adapter {
+    Adapter(const LayerConfig& config, const LayerPlace& place, const std::string& layer)
+        : dropout(config, place.name + ".self_attention." + layer) {}
+    LoraDropout dropout;
+    std::optional<ColumnParallelLora> whole = {};
+  };
+  void add_whole_adapter(Adapter& adapter, const LayerConfig& config, const char* layer, int64_t in,
+                         int64_t out, Stream stream);
+  // A projection that every rank has whole, its adapter added.
+  Variable down(const Linear& linear, const Adapter& adapter, const Variable& x,
+                const ForwardContext& context) const;
+  // [s, b, n (u + r)], not rotated
+  Variable queries(const Variable& x, const ForwardContext& context) const;
   // The latent [s, b, kv_lora_rank], normed, and the key [s, b, r], not rotated.
-  std::pair<Variable, Variable> latent_and_key(const Variable& x) const;
+  std::pair<Variable, Variable> latent_and_key(const Variable& x,
+                                               const ForwardContext& context) const;
   // Queries, keys and values of this rank's heads, rotated.
   Variable projected(const Variable& x, const ForwardContext& context) const;
   // The outputs [t, 1, n v] of this rank's heads for tokens of generation.
@@ -64,6 +79,7 @@ class LatentAttention final : public Attention {
   ColumnParallelLinear linear_kv_up_proj_;
   RowParallelLinear linear_proj_;
   LoraDropout proj_adapter_dropout_;
+  Adapter q_adapter_, q_down_adapter_, kv_down_adapter_, kv_up_adapter_;
 };
 
 }  // namespace megatron

@@ -11,12 +11,18 @@
 
 namespace megatron {
 
-// The linear layers of a transformer layer that may have an adapter.
-inline constexpr const char* kLoraLayers[] = {"linear_qkv", "linear_proj", "linear_fc1",
-                                              "linear_fc2"};
+// The linear layers of a transformer layer that may have an adapter. Latent attention has the last
+// five in place of linear_qkv.
+inline constexpr const char* kLoraLayers[] = {
+    "linear_qkv",       "linear_proj",         "linear_fc1",
+    "linear_fc2",       "linear_q_proj",       "linear_q_down_proj",
+    "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj"};
+// Those that layers of a model have.
+std::vector<std::string> lora_layers(const LayerConfig& config);
 
 // The layers that a word of --lora-target-modules selects: ours, that of a layer in transformers
-// ("c_attn", "q_proj"), or all-linear. Empty for an unknown name.
+// ("c_attn", "q_proj"), or all-linear; linear_qkv also means the layers in its place. Empty for an
+// unknown name.
 std::vector<std::string> lora_layers_of(std::string_view name);
 
 // The adapter of a layer; rank 0 if it has none.

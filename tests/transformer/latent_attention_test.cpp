@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "megatron/kernels/matmul.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/latent_attention.h"
 #include "megatron/parallel/tensor/rounded_linear.h"
@@ -84,31 +88,6 @@ TEST(LatentHeadsTest, ChannelsHaveTheRightGradients) {
          }});
 }
 
-TEST(LatentAttentionTest, HasTheRightGradients) {
-  for (const int64_t value_channels : {8, 12}) {  // fewer than keys have, and more
-    for (const int64_t q_lora_rank : {0, 12}) {
-      TransformerConfig c = latent_config(value_channels);
-      c.q_lora_rank = q_lora_rank;
-      const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
-      initialize(attention, 2);
-      check({.name = "latent_attention",
-             .inputs = {random_hidden(5, 32, 1)},
-             .op =
-                 [&](const std::vector<Variable>& in) {
-                   RandomState random(1);
-                   ForwardContext context;
-                   context.random = &random;
-                   context.sequence.rotary_table = angles_of(c);
-                   return attention.forward(in[0], context).y;
-                 },
-             .terms = 256,
-             .dtypes = {},
-             .step = 0x1p-7,
-             .gradient_tolerance = 2e-3});
-    }
-  }
-}
-
 // Runs a text through a cache in pieces of these sizes.
 Tensor cached_in_pieces(const TransformerConfig& c, const LatentAttention& attention,
                         const Tensor& x, const std::vector<int64_t>& pieces, KvCacheType type) {
@@ -140,6 +119,110 @@ Tensor cached_in_pieces(const TransformerConfig& c, const LatentAttention& atten
 // absorb the projection.
 const std::vector<std::vector<int64_t>> kPieces = {{kLength}, {1, 11}, {1, 2, 1, 2, 1, 2, 1, 2},
                                                    {7, 5},    {11, 1}, {2, 9, 1}};
+
+// The adapters of all projections, none of whose values are zero.
+void fill_adapters(const LatentAttention& attention) {
+  uint64_t seed = 20;
+  for (const Parameter& parameter : named_parameters(attention)) {
+    if (!parameter.info.is_adapter) continue;
+    Variable adapter = parameter.variable;
+    adapter.set_data(random_normal(adapter.shape(), {.seed = ++seed, .stddev = 0.3f}));
+  }
+}
+
+TEST(LatentAttentionTest, LinearQkvStandsForTheProjectionsInItsPlace) {
+  for (const int64_t q_lora_rank : {0, 12}) {
+    TransformerConfig c = latent_config(8);
+    c.q_lora_rank = q_lora_rank;
+    c.lora_rank = 2;
+    const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+    std::vector<std::string> names;
+    for (const Parameter& parameter : named_parameters(attention)) {
+      if (parameter.info.is_adapter) names.push_back(parameter.name);
+    }
+    std::vector<std::string> want;
+    for (const char* layer :
+         q_lora_rank == 0
+             ? std::vector<const char*>{"linear_q_proj", "linear_kv_down_proj", "linear_kv_up_proj"}
+             : std::vector<const char*>{"linear_q_down_proj", "linear_q_up_proj",
+                                        "linear_kv_down_proj", "linear_kv_up_proj"}) {
+      want.push_back(std::string(layer) + ".adapter.linear_in.weight");
+      want.push_back(std::string(layer) + ".adapter.linear_out.weight");
+    }
+    std::ranges::sort(names);
+    std::ranges::sort(want);
+    EXPECT_EQ(names, want);
+  }
+}
+
+// Merged into the weights, adapters give the same.
+TEST(LatentAttentionTest, AdaptersAddToTheProjections) {
+  for (const int64_t q_lora_rank : {0, 12}) {
+    TransformerConfig c = latent_config(8);
+    c.q_lora_rank = q_lora_rank;
+    const LatentAttention merged(c, kDecoder.place(0), {}, Stream{});
+    c.lora_rank = 2;
+    c.lora_alpha = 3;
+    const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+    initialize(attention, 2);
+    initialize(merged, 2);
+    fill_adapters(attention);
+    std::map<std::string, Tensor> weights;
+    for (const Parameter& parameter : named_parameters(attention)) {
+      weights[parameter.name] = parameter.variable.data();
+    }
+    for (const Parameter& parameter : named_parameters(merged)) {
+      Tensor sum = copied(weights.at(parameter.name));
+      const std::string layer = parameter.name.substr(0, parameter.name.rfind('.'));
+      if (const auto a = weights.find(layer + ".adapter.linear_in.weight"); a != weights.end()) {
+        const Tensor& b = weights.at(layer + ".adapter.linear_out.weight");
+        Tensor product = empty_like(sum);
+        kernels::matmul(product.view(), b.view(), kernels::Transpose::kNo,
+                        std::as_const(a->second).view(), kernels::Transpose::kNo, ConstView{}, 0,
+                        Stream{});
+        add_inplace(sum, product, 1.5f);
+      }
+      Variable weight = parameter.variable;
+      weight.set_data(sum);
+    }
+    const Tensor x = random_normal({kLength, 1, 32}, {.seed = 1});
+    RandomState random(1);
+    ForwardContext context;
+    context.random = &random;
+    context.sequence.rotary_table = angles_of(c);
+    const Tensor want = merged.forward(Variable(x), context).y.data();
+    expect_close(attention.forward(Variable(x), context).y.data(), want, Tolerance{1e-5, 1e-5});
+    for (const auto& pieces : kPieces) {
+      expect_close(cached_in_pieces(c, attention, x, pieces, KvCacheType::kModel), want,
+                   Tolerance{2e-5, 2e-5});
+    }
+  }
+}
+
+TEST(LatentAttentionTest, HasTheRightGradients) {
+  for (const int64_t value_channels : {8, 12}) {  // fewer than keys have, and more
+    for (const int64_t q_lora_rank : {0, 12}) {
+      TransformerConfig c = latent_config(value_channels);
+      c.q_lora_rank = q_lora_rank;
+      const LatentAttention attention(c, kDecoder.place(0), {}, Stream{});
+      initialize(attention, 2);
+      check({.name = "latent_attention",
+             .inputs = {random_hidden(5, 32, 1)},
+             .op =
+                 [&](const std::vector<Variable>& in) {
+                   RandomState random(1);
+                   ForwardContext context;
+                   context.random = &random;
+                   context.sequence.rotary_table = angles_of(c);
+                   return attention.forward(in[0], context).y;
+                 },
+             .terms = 256,
+             .dtypes = {},
+             .step = 0x1p-7,
+             .gradient_tolerance = 2e-3});
+    }
+  }
+}
 
 TEST(LatentAttentionTest, PiecesAreAbsorbedWhereThatIsLessWork) {
   const LatentHeads heads = {.num_heads = 128, .unrotated = 128, .rotated = 64, .value = 128};

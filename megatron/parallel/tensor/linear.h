@@ -73,6 +73,8 @@ class ColumnParallelLinear final : public Module {
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
   bool has_adapter() const { return adapter_.has_value(); }
+  // Null without one.
+  const ColumnParallelLora* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 

@@ -35,7 +35,7 @@ ColumnParallelLora::ColumnParallelLora(int64_t in, int64_t out, int64_t parts,
 
 Variable ColumnParallelLora::forward(const Variable& x, const DropoutKey& dropout) const {
   const Variable kept = megatron::dropout(x, dropout);
-  const Variable narrow = scale(linear(kept, a_, Variable()), scale_);  // [s, b, rank]
+  const Variable narrow = megatron::scale(linear(kept, a_, Variable()), scale_);  // [s, b, rank]
   return column_parallel_linear(narrow, b_, Variable(), tp_);
 }
 

@@ -33,6 +33,10 @@ class ColumnParallelLora final : public Module {
 
   Variable forward(const Variable& x, const DropoutKey& dropout) const;
 
+  const Variable& a() const { return a_; }
+  const Variable& b() const { return b_; }
+  float scale() const { return scale_; }
+
  private:
   TensorParallel tp_;
   float scale_;

@@ -21,8 +21,9 @@ void add_lora_flags(FlagTable& flags, TrainingArgs& args) {
       .from_checkpoint();
   flags
       .add("--lora-target-modules", c.lora_target_modules,
-           "Layers with adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, their names in "
-           "transformers (c_attn, q_proj, ...), or all-linear.")
+           "Layers with adapters: linear_qkv (with latent attention its projections), linear_proj, "
+           "linear_fc1, linear_fc2, their names in transformers (c_attn, q_proj, ...), or "
+           "all-linear.")
       .only_for({"GPT"})
       .from_checkpoint();
 }
