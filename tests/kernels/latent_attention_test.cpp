@@ -39,9 +39,9 @@ class LatentPagesTest : public testing::Test {
       scales_ = zeros({at[0], at[1], 1, 2}, DType::kFloat32, Stream{});
     }
     std::vector<int32_t> slots;
-    for (int32_t i = 0; i < kRowTokens; ++i) {
-      slots.push_back(row_pages_[static_cast<size_t>(i / kTokensOfPage)] * kTokensOfPage +
-                      i % static_cast<int32_t>(kTokensOfPage));
+    for (int64_t i = 0; i < kRowTokens; ++i) {
+      const int64_t page = row_pages_[static_cast<size_t>(i / kTokensOfPage)];
+      slots.push_back(static_cast<int32_t>(page * kTokensOfPage + i % kTokensOfPage));
     }
     slots[1] = -1;  // put below
     const auto put_tokens = [&](const std::vector<int32_t>& to) {
