@@ -169,8 +169,8 @@ TEST_F(ServeTest, EmbedsAndDraftsOnAnyRanks) {
                      "--port",
                      std::to_string(port)};
       if (ranks == 4) {
-        words = with(words,
-                     {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
+        words = with(words, {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size",
+                             "2", "--decoder-first-pipeline-num-layers", "1"});
         if (is_gpt) words = with(words, {"--num-speculative-tokens", "4"});
       }
       Running server("launch", words);
