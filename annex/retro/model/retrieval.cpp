@@ -39,7 +39,8 @@ class CachedText {
     const auto count = std::ssize(tokens);
     std::vector<int64_t> positions(tokens.size());
     std::iota(positions.begin(), positions.end(), length_);
-    CachedBatch cached{cache_, batch_of({0, count, length_, pages_})};
+    const PagedRow row{0, count, length_, pages_};
+    CachedBatch cached{cache_, cache_.batch_of({&row, 1})};
     cached.encoder_cache = &neighbor_cache_;
     ModelInput input = {
         .tokens = tensor_of(std::vector<int64_t>(tokens.begin(), tokens.end()), {1, count}),
@@ -54,7 +55,8 @@ class CachedText {
       input.first_chunk = chunks_.first;
       input.neighbor_slots = tensor_of(slots, {rk}).to(model_.stream());
     } else {
-      cached.encoder_rows = batch_of({0, 1, rk - 1, neighbor_pages_});
+      const PagedRow token{0, 1, rk - 1, neighbor_pages_};
+      cached.encoder_rows = neighbor_cache_.batch_of({&token, 1});
     }
     length_ += count;
     const Tensor hidden = run_stages(model_, input, &cached).data();
@@ -93,12 +95,6 @@ class CachedText {
             kPageTokens,
             model_.stream(),
             model_.kv_cache};
-  }
-  PagedBatch batch_of(const PagedRow& row) const {
-    const TransformerConfig& config = model_.config();
-    return paged_batch({&row, 1}, kPageTokens,
-                       config.num_attention_heads / model_.parallel.tensor.size(),
-                       config.kv_channels, model_.stream());
   }
 
   const InferenceModel& model_;
