@@ -193,7 +193,8 @@ std::string BucketReader::read() {
   num_experts_ = value_or<int64_t>(args, "num_experts", 0);
   expert_ranks_ = value_or<int64_t>(args, "expert_model_parallel_size", 1);
   share_ranks_ = value_or<int64_t>(args, "expert_tensor_parallel_size", tensor_ranks_);
-  if (expert_ranks_ < 1 || share_ranks_ < 1 || num_experts_ % expert_ranks_ != 0) {
+  if (num_experts_ > 0 &&
+      (expert_ranks_ < 1 || share_ranks_ < 1 || num_experts_ % expert_ranks_ != 0)) {
     return "the stored numbers of experts and ranks do not fit";
   }
   // The two kinds of layers register parameters in other orders; their tensors have the same names.
