@@ -51,7 +51,7 @@ FlagTable flags_of(PlanFlags& flags) {
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
   table.add_optional("--load", flags.load,
                      "A checkpoint or Hugging Face folder whose model is planned, at its longest "
-                     "sequence unless --seq-length is given.");
+                     "sequence unless --seq-length is given; no effect beside --num-layers.");
   add_model_type(table, flags.kind,
                  "The kind of model; default: that of the workload or of --load.");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
@@ -321,6 +321,12 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   return report;
 }
 
+bool has_sizes(std::span<const std::string> words) {
+  return std::ranges::any_of(words, [](const std::string& word) {
+    return word == "--num-layers" || word.starts_with("--num-layers=");
+  });
+}
+
 }  // namespace
 
 int plan(std::span<const std::string> argv) {
@@ -328,16 +334,17 @@ int plan(std::span<const std::string> argv) {
   PlanFlags flags;
   FlagTable table = flags_of(flags);
   const ParsedFlags own = table.parse(table.take_own(words));
+  if (!flags.load.empty() && !flags.workload.empty()) {
+    throw ConfigError("--load and --workload exclude each other: each names a model; give one");
+  }
   if (!flags.workload.empty()) {
     flags.kind = workload_kind(flags.workload);
     words = workload_command(flags.workload, words);
   }
   std::vector<std::string> problems = own.problems;
   CheckpointSource source;
-  if (!flags.load.empty()) {
-    if (!flags.workload.empty()) {
-      throw ConfigError("--load and --workload exclude each other: each names a model; give one");
-    }
+  // The --load of a training's flags, which have the sizes too, may not exist yet.
+  if (!flags.load.empty() && !has_sizes(words)) {
     source = find_source(model_path(flags.load, "--load"), 0, true);
     flags.kind = source.kind();
   }
