@@ -104,7 +104,7 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   }
   const auto reused = static_cast<int64_t>(known.pages.size());
   const int64_t needed = pool_.pages_for(static_cast<int64_t>(row.tokens.size())) - reused;
-  const int64_t most = group.beams ? group.most_pages(pool_) : needed;
+  const int64_t most = group.beams ? group.most_pages(pool_) - reused : needed;
   if (pool_.num_available() - reserved_pages() < most) {
     for (const int32_t page : known.pages) pool_.release(page);
     return false;

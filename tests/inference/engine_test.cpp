@@ -574,6 +574,19 @@ TEST_P(EngineTest, ATokenIsNeverDrawnAfterAnother) {
 }
 
 // Beams that share pages, beside other texts, find what beams with a pass of their own find.
+// Pages found in the prefix cache count among those that the beams may need.
+TEST_P(EngineTest, BeamsThatMayNeedEveryPageStartBehindACachedPrefix) {
+  Request request = request_of(kPrompts[0]);
+  Engine engine(*model_, {.page_tokens = 4, .cache_tokens = 64});  // 2 (7 + 1) pages
+  engine.submit(request);
+  request.beams = BeamOptions{.width = 2};
+  engine.submit(request);
+  int steps = 0;
+  for (; engine.has_work() && steps < 100; ++steps) engine.step();
+  EXPECT_FALSE(engine.has_work());
+  EXPECT_GT(engine.state().reused_tokens, 0);
+}
+
 TEST_P(EngineTest, BeamsSharePages) {
   const auto log_probabilities = [&](const Tokens& tokens) {
     const std::vector<int64_t> ids(tokens.begin(), tokens.end());
