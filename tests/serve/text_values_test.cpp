@@ -182,9 +182,9 @@ TEST(ScoreTest, IsTheLogProbabilityOfTheContinuation) {
     const auto ids = server.tokenizer->encode(prompt);
     Request request = {.prompt = ids, .max_new_tokens = 1};
     request.sampling.top_k = 1;
-    const std::vector<int32_t> tokens = server.generated(request).tokens;
-    const std::string next = server.tokenizer->decode({&tokens.back(), 1});
-    if (server.tokenizer->encode(prompt + next) != tokens) continue;
+    const std::vector<int32_t> drawn = server.generated(request).tokens;
+    const std::string next = server.tokenizer->decode({&drawn.back(), 1});
+    if (server.tokenizer->encode(prompt + next) != drawn) continue;
     const json same = posted(server, "/v1/score", {{"text_1", prompt}, {"text_2", next}});
     EXPECT_EQ(same["data"][0]["is_greedy"], true);
     ++num_greedy;

@@ -41,7 +41,7 @@ Read read_by(Format format, const std::string& text, size_t bytes) {
 }
 
 void expect_read(Format format, const std::string& text, const Read& expected) {
-  for (const size_t bytes : {1, 2, 3, 7, 1000}) {
+  for (const size_t bytes : {1U, 2U, 3U, 7U, 1000U}) {
     EXPECT_EQ(read_by(format, text, bytes), expected) << text << " by " << bytes;
   }
 }
