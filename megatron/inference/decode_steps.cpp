@@ -105,7 +105,7 @@ DrawnTokens DecodeSteps::take() {
   const auto* const found =
       reinterpret_cast<const kernels::TokenLogProbability*>(result.probabilities.wait());
   for (const int32_t row : step.rows) {
-    const auto* const first = found + row * kernels::kMaxLogProbabilities;
+    const auto* const first = found + int64_t{row} * kernels::kMaxLogProbabilities;
     drawn.probabilities.insert(drawn.probabilities.end(), first,
                                first + kernels::kMaxLogProbabilities);
   }

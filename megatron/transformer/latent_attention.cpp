@@ -106,7 +106,7 @@ void LatentAttention::add_whole_adapter(Adapter& adapter, const LayerConfig& con
 
 Variable LatentAttention::down(const Linear& linear, const Adapter& adapter, const Variable& x,
                                const ForwardContext& context) const {
-  const Variable y = linear.forward(x);
+  Variable y = linear.forward(x);
   if (!adapter.whole) return y;
   return add(y, adapter.whole->forward(x, adapter.dropout.of_columns(x, tp_, context)));
 }
