@@ -18,7 +18,7 @@ if [[ -z $debian ]]; then
   debootstrap --variant=minbase bookworm "$debian" >"$work/log" || { tail "$work/log" >&2; exit 1; }
 fi
 mountpoint -q "$debian/proc" || mount -t proc proc "$debian/proc"  # the program looks for its own place there
-inside() { chroot "$debian" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive bash -euc "$1"; }
+inside() { chroot "$debian" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/opt DEBIAN_FRONTEND=noninteractive bash -euc "$1"; }
 
 # Trains and writes with the program of that name, in the folder /try of the system.
 cat >"$work/try.sh" <<'END'
@@ -36,26 +36,26 @@ $megatron pretrain-gpt --num-layers 2 --hidden-size 32 --num-attention-heads 4 -
 grep -o 'iteration *10/.*lm loss: [^|]*' log
 $megatron generate --load ckpt --prompt 'line' --max-new-tokens 5
 END
-cp "$work/try.sh" "$debian/root/try.sh"
+cp "$work/try.sh" "$debian/opt/try.sh"
 
 echo "== the tarball, beside nothing but Debian's minimal system"
 tar -xf "$folder"/megatron-*-x86_64.tar.xz -C "$debian/opt"
-inside 'bash -eu /root/try.sh /opt/megatron-*-x86_64/bin/megatron'
+inside 'bash -eu /opt/try.sh /opt/megatron-*-x86_64/bin/megatron'
 rm -rf "$debian"/opt/megatron-*
 
 echo "== the Debian packages"
 cp /etc/resolv.conf "$debian/etc/resolv.conf"
-cp "$folder"/*.deb "$debian/root/"
-inside 'apt-get -qq update && apt-get -qq install --no-install-recommends -y /root/megatron_*.deb >/root/log 2>&1 || { tail /root/log; exit 1; }
-  bash -eu /root/try.sh megatron
+cp "$folder"/*.deb "$debian/opt/"
+inside 'apt-get -qq update && apt-get -qq install --no-install-recommends -y /opt/megatron_*.deb >/opt/log 2>&1 || { tail /opt/log; exit 1; }
+  bash -eu /opt/try.sh megatron
   gzip -t /usr/share/man/man1/megatron.1.gz 2>/dev/null || test -s /usr/share/man/man1/megatron.1
   bash -n /usr/share/bash-completion/completions/megatron'
 echo "== the library"
-cp -r examples/pretrain_minimal "$debian/root/"
-inside 'apt-get -qq install --no-install-recommends -y /root/libmegatron-dev_*.deb cmake make >/root/log 2>&1 || { tail /root/log; exit 1; }
-  cmake -S /root/pretrain_minimal -B /root/built >/root/log && cmake --build /root/built >>/root/log || { tail /root/log; exit 1; }
-  echo "compiled: $(ls /root/built/pretrain_minimal)"
-  apt-get -qq purge -y libmegatron-dev megatron >/root/log 2>&1
+cp -r examples/pretrain_minimal "$debian/opt/"
+inside 'apt-get -qq install --no-install-recommends -y /opt/libmegatron-dev_*.deb cmake make >/opt/log 2>&1 || { tail /opt/log; exit 1; }
+  cmake -S /opt/pretrain_minimal -B /opt/built >/opt/log && cmake --build /opt/built >>/opt/log || { tail /opt/log; exit 1; }
+  echo "compiled: $(ls /opt/built/pretrain_minimal)"
+  apt-get -qq purge -y libmegatron-dev megatron >/opt/log 2>&1
   left=$(find /usr /etc /var/lib -name "*megatron*" ! -path "/var/lib/dpkg/*" ! -path "/var/lib/apt/*")
   test -z "$left" || { echo "try_packages: left behind: $left"; exit 1; }'
 echo "try_packages: the packages of $folder install, work and uninstall"

@@ -21,7 +21,7 @@ struct ParameterOptions {
   double lr_mult = 1.0;          // multiplies the learning rate
 };
 
-// What a task's own loss is computed from.
+// Inputs of a task's own loss.
 enum class LossInputs {
   kNone,         // the task has no loss of its own
   kTokenLosses,  // the cross-entropy of each token, fp32 [s, b]

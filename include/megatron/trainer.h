@@ -44,7 +44,7 @@ struct Batch {
   std::span<const float> loss_mask = {};
 };
 
-// Where this rank is in the layout of a run.
+// This rank's place in the layout of a run.
 struct Layout {
   int tensor_rank = 0;
   int tensor_size = 1;

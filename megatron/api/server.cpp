@@ -39,7 +39,7 @@ serve::ServiceOptions service_options(const ServerOptions& options) {
   return service;
 }
 
-// That of the tokenizer's folder.
+// The chat template of the tokenizer's folder.
 serve::ChatTemplate template_of(const Tokenizer& tokenizer) {
   const std::filesystem::path source = tokenizer.source();
   const auto folder = std::filesystem::is_directory(source) ? source : source.parent_path();

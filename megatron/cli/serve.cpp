@@ -27,7 +27,7 @@
 namespace megatron::cli {
 namespace {
 
-// Where drafts of speculative decoding come from.
+// Method of speculative decoding.
 enum class DraftMethod { kNgram };
 enum class EmbeddingPooling { kAuto, kMean, kLast, kCls };
 

@@ -45,7 +45,7 @@ class ShardedWeights {
   std::map<std::string, std::string> files_;
 };
 
-// Does a folder have weights of either format, or an index of them?
+// True if a folder has weights of either format, or an index of them.
 bool has_weights(const std::filesystem::path& folder);
 
 // Returns the elements of a tensor for writing, with their owner if they own memory.

@@ -20,7 +20,7 @@ class TokenConstraint {
   virtual void forbid(std::span<float> logits, std::span<const int32_t> drawn) = 0;
 };
 
-// How the final hidden states of a text's tokens become its embedding.
+// Pooling of the final hidden states of a text's tokens to its embedding.
 enum class Pooling {
   kMean,       // their mean
   kLast,       // of the last token

@@ -8,7 +8,7 @@
 namespace megatron::kernels {
 namespace {
 
-// That pages fit keys of `rotated` and latents of `latent` channels of a model of this dtype.
+// Throws unless pages fit keys of `rotated` and latents of `latent` channels of this dtype.
 void expect_latent_pages(const KeyValuePages& pages, int64_t rotated, int64_t latent, DType dtype) {
   const TensorView& keys = pages.keys;
   const int64_t count = keys.size(0), tokens = keys.size(1);

@@ -9,7 +9,7 @@
 namespace megatron::kernels {
 namespace {
 
-// That pages fit keys or queries `x` of `groups` groups.
+// Throws unless pages fit keys of `groups` groups of `d` channels.
 void expect_pages(const KeyValuePages& pages, int64_t groups, int64_t d, DType dtype) {
   const TensorView& keys = pages.keys;
   expect_shape(keys.shape, {keys.size(0), keys.size(1), groups, d}, "paged_attention: keys");

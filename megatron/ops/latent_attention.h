@@ -45,7 +45,7 @@ std::pair<Tensor, Tensor> latents_of(const PagedBatch::Prefill& prefill, PagedSt
 struct LatentUp {
   Tensor weight;       // [n (u + v), c] in the dtype of the latents, or in 8 bits with scales
   Tensor scales = {};  // [n (u + v)] fp32
-  // Of an adapter, whose adapter_scale * b a is added to the weight; undefined: none.
+  // Adapter: adapter_scale * b a is added to the weight; undefined: none.
   Tensor a = {};  // [k, c]
   Tensor b = {};  // [n (u + v), k]
   float adapter_scale = 0;

@@ -22,7 +22,7 @@ std::optional<int64_t> layer_of_mlp(const std::string& name) {
   return std::stoll(name.substr(kLayers.size()));
 }
 
-// What weights are multiplied by. A token gives its k experts weights whose sum is 1, or with
+// Factor of the experts' weights. A token gives its k experts weights whose sum is 1, or with
 // pre-softmax k / E in the mean, and each adds 1/g of the MLP; the matrices share the factor.
 double scale_of_weights(const TransformerConfig& config, int64_t granularity) {
   const auto g = static_cast<double>(granularity);
@@ -71,7 +71,7 @@ StoredTensor expert_tensor(const StoredTensor& dense, const std::string& name,
                            const TransformerConfig& config, int64_t g) {
   const bool is_fc1 = name.find("linear_fc1") != std::string::npos;
   const bool is_bias = name.ends_with(".bias");
-  // Of fc2 the columns are divided; each expert has its whole bias, once in the weighted sum.
+  // Parts of fc2 are columns; each expert has its whole bias, once in the weighted sum.
   const int axis = is_fc1 ? 0 : is_bias ? -1 : 1;
   const int64_t parts = is_fc1 && config.is_gated() ? 2 : 1;
   const double scale = is_bias && !is_fc1 ? 1 : scale_of_weights(config, g);

@@ -282,7 +282,7 @@ std::optional<ordered_json> CompletionAnswer::take(const RequestEvent& event) {
   return chunk;
 }
 
-// What new text of a chat adds to the message: content, and calls of tools.
+// The delta of new text of a chat: content, and calls of tools.
 ordered_json CompletionAnswer::delta_of(Choice& choice, const std::string& fresh) const {
   ordered_json delta = ordered_json::object();
   if (!choice.reader) {

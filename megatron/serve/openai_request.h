@@ -40,7 +40,7 @@ struct Completion {
   int64_t num_top = 0;
   bool stream = false;
   bool include_usage = false;
-  // Of a chat with tools: calls in the response are read, of the tools with these names.
+  // Chat with tools: the response may call the tools with these names.
   ToolCallFormat tool_calls = ToolCallFormat::kNone;
   std::vector<std::string> tools = {};
   bool has_parallel_calls = true;  // false: only the first call is returned

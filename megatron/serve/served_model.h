@@ -39,7 +39,7 @@ struct ServedModel {
   std::optional<int32_t> decoder_start = {};
 
   Pooling pooling = Pooling::kLast;  // of embeddings
-  // Of responses to chats with tools; empty: that of the chat template.
+  // Format of tool calls in responses; empty: that of the chat template.
   std::optional<ToolCallFormat> tool_calls = {};
 
   bool has_encoder() const { return decoder_start.has_value(); }

@@ -8,7 +8,7 @@
 // Calls of tools in the text of a response.
 namespace megatron::serve {
 
-// How a model writes calls; the names are vLLM's.
+// Formats of tool calls; the names are vLLM's.
 //
 //   hermes       <tool_call>{"name": "f", "arguments": {..}}</tool_call>   Hermes 2 Pro, Qwen 2.5,
 //   3 llama3_json  {"name": "f", "parameters": {..}}; {..}                   Llama 3.1, 3.2
@@ -30,7 +30,7 @@ std::optional<ToolCallFormat> tool_call_format_of(std::string_view name);
 // The format that the text of a chat template tells the model; kNone if it tells none.
 ToolCallFormat tool_call_format_of_template(std::string_view source);
 
-// What a further piece of text adds to the response.
+// Change of the response by a further piece of text.
 struct ToolCallEvent {
   std::string content = {};              // text outside of calls
   std::optional<std::string> name = {};  // a call of this tool begins
@@ -75,7 +75,7 @@ class ToolCallReader {
   bool has_content_ = false;  // other than blanks
   bool has_calls_ = false;
   State after_arguments_ = State::kRest;
-  // Of a value of JSON that is being read.
+  // State of the JSON value that is being read.
   int depth_ = 0;
   bool is_in_string_ = false;
   bool is_escaped_ = false;

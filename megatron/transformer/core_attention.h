@@ -43,7 +43,7 @@ class CoreAttention final : public Module {
   // Tokens attend to the encoder's output. g is n.
   //   q [s, c b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> as q
   Variable cross(const Variable& q, const Variable& kv, const ForwardContext& context) const;
-  // How the tokens of a pass of generation attend to pages.
+  // Attention of the tokens of a pass of generation to pages.
   PagedAttentionOptions paged_options(const ForwardContext& context) const;
   // The same as cross() for generation: each token attends to the cached keys and values of its
   // text.

@@ -17,7 +17,7 @@ inline constexpr const char* kLoraLayers[] = {
     "linear_qkv",       "linear_proj",         "linear_fc1",
     "linear_fc2",       "linear_q_proj",       "linear_q_down_proj",
     "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj"};
-// Those that layers of a model have.
+// Names of the layers of a model that take adapters.
 std::vector<std::string> lora_layers(const LayerConfig& config);
 
 // The layers that a word of --lora-target-modules selects: ours, that of a layer in transformers

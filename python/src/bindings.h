@@ -39,7 +39,7 @@ nb::object array_of(const api::Tensor& tensor);
 // unless they are contiguous, DtypeError for a type that the engine has not.
 api::Tensor tensor_of_array(nb::handle array);
 
-// Of a dict of names and values; None and False leave a flag out.
+// Settings from a dict of names and values; None and False leave a flag out.
 api::Settings settings_of(nb::handle values);
 
 // A task in Python. The tasks of the package's classes are made by the trainer; see task.py.
@@ -51,7 +51,7 @@ std::shared_ptr<nb::object> kept(nb::object object);
 // Throws KeyboardInterrupt, or what another handler of a signal throws. REQUIRES: the lock is held.
 void check_signals();
 
-// What uses a world, and ends before it.
+// A user of a world, which ends before it.
 class WorldUser {
  public:
   virtual ~WorldUser() = default;

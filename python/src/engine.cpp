@@ -29,7 +29,7 @@ const char* name_of(Finish finish) {
   return "";
 }
 
-// What a step did for a request.
+// Result of a step for a request.
 struct Event {
   RequestId id = 0;
   std::optional<int32_t> token = {};

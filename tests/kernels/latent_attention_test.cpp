@@ -60,7 +60,7 @@ class LatentPagesTest : public testing::Test {
     return {keys_.view(), latents_.view(), scales_.defined() ? scales_.view() : TensorView{}};
   }
 
-  // Of rows with all tokens of the text, with 30 of them, without a text, and of the other text.
+  // Rows: all tokens of the text, 30 of them, none, and the other text.
   Tensor attended(const kernels::PagedSettings& settings) {
     Tensor y = zeros({4, 1, kReaders * kLatentWidth}, DType::kFloat32, Stream{});
     kernels::latent_attention(kernels::heads_of(y.view(), kReaders), pages(),

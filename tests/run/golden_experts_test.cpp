@@ -112,7 +112,7 @@ TEST_P(GoldenExpertsTest, RoutesAsMegatronCore) {
 TEST_P(GoldenExpertsTest, HasTheGradientsOfMegatronCore) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
   const CoreRun golden(kExpertRuns, GetParam().name);
-  if (!golden.has_gradients()) GTEST_SKIP() << "there are no gradients";
+  if (!golden.has_gradients()) GTEST_SKIP() << "the recorded run has no gradients";
   CoreTrainer trainer(golden, golden.config({}, 1), comm::Group());
   trainer.iterate();
   trainer.expect_gradients(golden.gradients(), 1e-6);

@@ -122,8 +122,7 @@ class RandomFlags {
     }
   }
 
-  // What a rank computes of its own tokens alone, or of its own microbatches, depends on the
-  // layout: docs/experts.md.
+  // Losses of a rank's own tokens or microbatches depend on the layout: docs/experts.md.
   void draw_router() {
     const bool has_whole_sequences = tp_ == 1 && cp_ == 1;
     add({"--num-experts", "8", "--moe-ffn-hidden-size", "8"});

@@ -23,8 +23,8 @@ inline std::unique_ptr<Tokenizer> tiny_tokenizer() {
                          .merge_file = (data / "merges.txt").string()});
 }
 
-// A GPT of random weights with the rows of a tokenizer and 64 positions.
-inline std::unique_ptr<GptModel> tiny_model(const Tokenizer& tokenizer) {
+// The sizes of a GPT or BERT with the rows of a tokenizer and 64 positions, without dropout.
+inline TransformerConfig tiny_config(const Tokenizer& tokenizer) {
   TransformerConfig config;
   config.num_layers = 2;
   config.hidden_size = 32;
@@ -36,7 +36,12 @@ inline std::unique_ptr<GptModel> tiny_model(const Tokenizer& tokenizer) {
   config.init_method_std = 0.2;
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
-  auto model = std::make_unique<GptModel>(resolved(config), Stream{});
+  return config;
+}
+
+// A GPT of random weights.
+inline std::unique_ptr<GptModel> tiny_model(const Tokenizer& tokenizer) {
+  auto model = std::make_unique<GptModel>(resolved(tiny_config(tokenizer)), Stream{});
   initialize(*model, 5);
   return model;
 }

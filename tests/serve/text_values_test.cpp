@@ -14,18 +14,8 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 std::unique_ptr<BertModel> tiny_bert(const Tokenizer& tokenizer) {
-  TransformerConfig config;
+  TransformerConfig config = tiny_config(tokenizer);
   config.kind = ModelKind::kBert;
-  config.num_layers = 2;
-  config.hidden_size = 32;
-  config.num_attention_heads = 4;
-  config.seq_length = 64;
-  config.max_position_embeddings = 64;
-  config.true_vocab_size = tokenizer.vocab_size();
-  config.padded_vocab_size = (tokenizer.vocab_size() + 15) / 16 * 16;
-  config.init_method_std = 0.2;
-  config.hidden_dropout = 0;
-  config.attention_dropout = 0;
   auto model = std::make_unique<BertModel>(resolved(config), Stream{});
   initialize(*model, 5);
   return model;

@@ -34,7 +34,7 @@ struct HfModel {
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> pad_token_id;
   std::optional<int64_t> decoder_start_token_id;  // of a T5
-  // How the folder's weights are quantized (quantized.h); null: plain. A folder is written with
+  // Quantization of the folder's weights (quantized.h); null: plain. A folder is written with
   // plain weights.
   std::shared_ptr<const Quantization> quantization = nullptr;
 };

@@ -42,7 +42,7 @@ class RankShard {
   ModelKind kind() const { return kind_; }
   const MegatronStages& stages() const { return stages_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
-  // Those of a chunk that are no buffers.
+  // Parameters of a chunk, without its buffers.
   Chunk trained(size_t chunk) const;
   bool is_last(size_t chunk) const {
     return stages_.is_last({pipeline_, static_cast<int64_t>(chunk)});

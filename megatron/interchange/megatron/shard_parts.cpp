@@ -17,7 +17,7 @@ Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
 
 std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole) {
   const Shape shard = sharding.local(whole);
-  // Of one expert's matrix, rows are on the second axis.
+  // Rows of an expert's matrix are on the second axis.
   const int axis = !sharding.axes.empty() && sharding.axes[0].along == MeshAxis::kExpert ? 1 : 0;
   std::vector<ShardPart> parts;
   for (const Sharding::Block& block : sharding.blocks(shard)) {

@@ -40,7 +40,7 @@ void expect_equal_contents(const CheckpointContents& got, const CheckpointConten
   }
 }
 
-// What a file has under "model": a tensor's bytes, or nothing.
+// Bytes of the tensors that a file has under "model".
 std::map<std::string, std::string> model_of(const std::filesystem::path& file) {
   const TorchFile opened(file);
   std::map<std::string, std::string> model;
@@ -69,7 +69,7 @@ TEST(ExpertFilesTest, AreThoseOfMegatronCore) {
   EXPECT_EQ(got.size(), want.size());
 }
 
-// Of any number of tensor- and pipeline-parallel ranks, with the optimizer's state.
+// Files of any number of tensor- and pipeline-parallel ranks, with the optimizer's state.
 TEST(ExpertFilesTest, OfAllRanksTogetherAreTheWhole) {
   MG_NEEDS_SHARED("golden/moe/flags.sh");
   const CheckpointContents want = contents_at(shared_data(kGoldenExperts));

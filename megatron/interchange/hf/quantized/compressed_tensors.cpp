@@ -20,7 +20,7 @@
 namespace megatron {
 namespace {
 
-// Of all groups of layers: which group a layer is in follows from its tensors.
+// Settings of all groups of layers. A layer's tensors tell its group.
 struct CompressedSettings {
   std::vector<int64_t> packed_bits;
   int64_t block_rows = 0;  // 0: no blocks
@@ -74,7 +74,7 @@ class CompressedTensors final : public Quantization {
     }
   };
 
-  // Of `numbers`, the tensor of the weight's elements.
+  // The scales of the weight whose elements are the tensor `numbers`.
   Scaled scaled(const ShardedWeights& folder, const std::string& layer, const std::string& numbers,
                 int64_t rows, int64_t columns) const {
     const std::string name = layer + ".weight_scale";
