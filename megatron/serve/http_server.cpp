@@ -73,17 +73,25 @@ void name_of_peer(const sockaddr_storage& address, socklen_t size, std::string& 
 
 }  // namespace
 
-// Connections that wait for their first request, or for the rest of a request. When all places are
+// A client's connection and the thread that serves it.
+struct HttpServer::Client {
+  socket_t socket;
+  bool is_evicted = false;  // it has given its place to another
+  std::thread thread{};
+};
+
+// Clients that wait for their first request, or for the rest of a request. When all places are
 // taken, the one that has waited longest gives its place to a new connection.
 class HttpServer::PendingRequests {
  public:
-  // Ends the connection that has waited longest with 429; its thread wakes. False if none waits.
+  // Answers the client that has waited longest with 429; its thread wakes. False if none waits.
   bool evict_oldest() {
     const std::lock_guard lock(mutex_);
-    const auto oldest = std::find_if(sockets_.begin(), sockets_.end(),
-                                     [](const auto& one) { return one.second != kEvicted; });
-    if (oldest == sockets_.end()) return false;
-    const socket_t socket = std::exchange(oldest->second, kEvicted);
+    const auto oldest = std::find_if(clients_.begin(), clients_.end(),
+                                     [](const auto& one) { return !one.second->is_evicted; });
+    if (oldest == clients_.end()) return false;
+    oldest->second->is_evicted = true;
+    const socket_t socket = oldest->second->socket;
     const std::string answer = too_many_connections();
     ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     ::shutdown(socket, SHUT_RDWR);
@@ -92,42 +100,42 @@ class HttpServer::PendingRequests {
 
  private:
   friend class PendingRequest;
-  static constexpr socket_t kEvicted = -1;
-  std::mutex mutex_;
-  std::multimap<Clock::time_point, socket_t> sockets_;  // by the time at which each began to wait
+  std::mutex mutex_;                                   // of is_evicted, too
+  std::multimap<Clock::time_point, Client*> clients_;  // by the time at which each began to wait
 };
 
 // While it lives, its connection waits.
 class HttpServer::PendingRequest {
  public:
-  PendingRequest(PendingRequests& requests, Clock::time_point began, socket_t socket)
+  PendingRequest(PendingRequests& requests, Clock::time_point began, Client& client)
       : requests_(requests) {
     const std::lock_guard lock(requests_.mutex_);
-    entry_ = requests_.sockets_.emplace(began, socket);
+    entry_ = requests_.clients_.emplace(began, &client);
   }
   ~PendingRequest() {
     const std::lock_guard lock(requests_.mutex_);
-    requests_.sockets_.erase(entry_);
+    requests_.clients_.erase(entry_);
   }
   PendingRequest(const PendingRequest&) = delete;
   PendingRequest& operator=(const PendingRequest&) = delete;
 
   bool is_evicted() const {
     const std::lock_guard lock(requests_.mutex_);
-    return entry_->second == PendingRequests::kEvicted;
+    return entry_->second->is_evicted;
   }
 
  private:
   PendingRequests& requests_;
-  std::multimap<Clock::time_point, socket_t>::iterator entry_;
+  std::multimap<Clock::time_point, Client*>::iterator entry_;
 };
 
 // A socket whose reads share one deadline.
 class HttpServer::Connection final : public httplib::Stream {
  public:
-  Connection(socket_t fd, const HttpLimits& limits, ByteBudget& memory, PendingRequests& requests,
-             std::unique_ptr<PendingRequest> pending)
-      : fd_(fd),
+  Connection(Client& client, const HttpLimits& limits, ByteBudget& memory,
+             PendingRequests& requests, std::unique_ptr<PendingRequest> pending)
+      : client_(client),
+        fd_(client.socket),
         limits_(limits),
         requests_(requests),
         pending_(std::move(pending)),
@@ -265,7 +273,7 @@ class HttpServer::Connection final : public httplib::Stream {
   bool receive(Clock::time_point deadline) {
     if (pending_ == nullptr) {
       if (poll_until(fd_, POLLIN, Clock::now())) return fill();
-      pending_ = std::make_unique<PendingRequest>(requests_, request_began_, fd_);
+      pending_ = std::make_unique<PendingRequest>(requests_, request_began_, client_);
     }
     const bool is_ready = poll_until(fd_, POLLIN, deadline);
     is_closed_ = pending_->is_evicted();
@@ -280,6 +288,7 @@ class HttpServer::Connection final : public httplib::Stream {
     return count > 0;
   }
 
+  Client& client_;
   socket_t fd_;
   const HttpLimits& limits_;
   PendingRequests& requests_;
@@ -405,10 +414,7 @@ class HttpServer::Threads final : public httplib::TaskQueue {
   void enqueue(std::function<void()> work) override { work(); }  // calls take()
   void take(socket_t socket) {
     join_ended();
-    const bool is_full = server_.num_connections_ >= server_.limits_.max_connections;
-    if ((is_full && !server_.pending_->evict_oldest()) || !start(socket)) {
-      server_.refusals_->take(socket);
-    }
+    if (!has_place() || !start(socket)) server_.refusals_->take(socket);
   }
   void shutdown() override {
     {
@@ -419,16 +425,23 @@ class HttpServer::Threads final : public httplib::TaskQueue {
   }
 
  private:
-  using Place = std::list<std::thread>::iterator;
+  using Place = std::list<Client>::iterator;
 
+  // An evicted client has no place any more, though its thread may take a while to end.
+  bool has_place() {
+    if (server_.num_connections_ < server_.limits_.max_connections) return true;
+    if (!server_.pending_->evict_oldest()) return false;
+    --server_.num_connections_;
+    return true;
+  }
   // False if the system has no thread left.
   bool start(socket_t socket) {
-    auto pending = std::make_unique<PendingRequest>(*server_.pending_, Clock::now(), socket);
     const std::lock_guard lock(mutex_);  // the thread finds itself in the list when it ends
-    const Place place = running_.emplace(running_.end());
+    const Place place = running_.emplace(running_.end(), Client{.socket = socket});
     try {
-      *place = std::thread([this, place, socket, pending = std::move(pending)]() mutable {
-        server_.serve_and_close(socket, std::move(pending));
+      auto pending = std::make_unique<PendingRequest>(*server_.pending_, Clock::now(), *place);
+      place->thread = std::thread([this, place, pending = std::move(pending)]() mutable {
+        server_.serve_and_close(*place, std::move(pending));
         end(place);
       });
     } catch (const std::system_error&) {
@@ -441,24 +454,24 @@ class HttpServer::Threads final : public httplib::TaskQueue {
   // Called last by a thread.
   void end(Place place) {
     const std::lock_guard lock(mutex_);
+    if (!place->is_evicted) --server_.num_connections_;
     ended_.splice(ended_.end(), running_, place);
-    --server_.num_connections_;
     is_done_.notify_all();
   }
   void join_ended() {
-    std::list<std::thread> ended;
+    std::list<Client> ended;
     {
       const std::lock_guard lock(mutex_);
       ended.swap(ended_);
     }
-    for (std::thread& thread : ended) thread.join();
+    for (Client& client : ended) client.thread.join();
   }
 
   HttpServer& server_;
   std::mutex mutex_;
   std::condition_variable is_done_;
-  std::list<std::thread> running_;
-  std::list<std::thread> ended_;
+  std::list<Client> running_;
+  std::list<Client> ended_;
 };
 
 HttpServer::HttpServer(const HttpLimits& limits)
@@ -516,19 +529,19 @@ bool HttpServer::process_and_close_socket(socket_t socket) {  // on the thread t
   return true;
 }
 
-void HttpServer::serve_and_close(socket_t socket, std::unique_ptr<PendingRequest> pending) {
+void HttpServer::serve_and_close(Client& client, std::unique_ptr<PendingRequest> pending) {
   try {
-    serve(socket, std::move(pending));
+    serve(client, std::move(pending));
   } catch (const std::exception& error) {  // of the library, outside of all handlers
     warn(fmt::format("a connection ends: {}", printable(error.what())));
   }
   served = {};
-  ::shutdown(socket, SHUT_RDWR);
-  ::close(socket);
+  ::shutdown(client.socket, SHUT_RDWR);
+  ::close(client.socket);
 }
 
-void HttpServer::serve(socket_t socket, std::unique_ptr<PendingRequest> pending) {
-  Connection connection(socket, limits_, memory_, *pending_, std::move(pending));
+void HttpServer::serve(Client& client, std::unique_ptr<PendingRequest> pending) {
+  Connection connection(client, limits_, memory_, *pending_, std::move(pending));
   served.is_client_gone = [&] { return connection.is_gone(); };
   served.large_body = &large_body_;
   served.give_memory_back = [&] { connection.give_memory_back(); };
@@ -549,7 +562,7 @@ void HttpServer::serve(socket_t socket, std::unique_ptr<PendingRequest> pending)
     const bool is_whole = process_request(connection, is_last, is_closed, simplify);
     if (!is_whole || is_closed || is_last || served.must_close) break;
   }
-  if (served.must_close) end_politely(socket);
+  if (served.must_close) end_politely(client.socket);
 }
 
 }  // namespace megatron::serve

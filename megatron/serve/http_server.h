@@ -63,14 +63,15 @@ class HttpServer final : public httplib::Server {
   int64_t num_connections() const { return num_connections_; }
 
  private:
+  struct Client;
   class Connection;
   class Threads;
   class Refusals;
   class PendingRequest;
   class PendingRequests;
   bool process_and_close_socket(socket_t socket) override;
-  void serve_and_close(socket_t socket, std::unique_ptr<PendingRequest> pending);
-  void serve(socket_t socket, std::unique_ptr<PendingRequest> pending);
+  void serve_and_close(Client& client, std::unique_ptr<PendingRequest> pending);
+  void serve(Client& client, std::unique_ptr<PendingRequest> pending);
 
   HttpLimits limits_;
   ByteBudget memory_;

@@ -59,6 +59,7 @@ std::vector<TensorPiece> pieces_of_shard(const std::vector<ShardPart>& parts, co
   const bool is_empty = shard.rank() == 0 || shard[0] == 0;
   const int64_t row_bytes = is_empty ? 0 : shard.numel() / shard[0] * size_of(dtype);
   std::vector<TensorPiece> pieces;
+  pieces.reserve(parts.size());
   for (const ShardPart& part : parts) {
     pieces.push_back(
         {part.region, [reader, shape = part.region.shape, skipped = part.begin * row_bytes] {

@@ -225,7 +225,7 @@ void read_weights(HfBinding& weights, bool is_packed, CompressedSettings& settin
 std::shared_ptr<const Quantization> read_compressed_tensors(HfBinding& fields) {
   CompressedSettings settings;
   const auto read_format = [](HfBinding& f, const std::string& otherwise) {
-    const std::string format = f.text_of("format", otherwise.c_str());
+    std::string format = f.text_of("format", otherwise.c_str());
     const bool is_known = format == "pack-quantized" || format == "int-quantized" ||
                           format == "float-quantized" || format == "naive-quantized" ||
                           format == "mixed-precision" || format == "dense";
