@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Keeps the documents true:
-# - every relative link in README.md, CONTRIBUTING.md and docs/ leads to a file, and a link whose text
+# - every relative link in README.md, CONTRIBUTING.md, SECURITY.md and docs/ leads to a file, and a link whose text
 #   is a name in backquotes ([`train`](../megatron/training/loop.cpp)) to a file that holds that name;
 # - every path in backquotes in CONTRIBUTING.md that begins with a folder of the repository exists;
 # - the picture of the floors in docs/architecture.md agrees with docs/floors.txt.
@@ -40,7 +40,7 @@ while IFS= read -r document; do
       grep -qwF -- "$name" "$path" || complain "$document:$line: $target does not hold $name"
     fi
   done < <(links "$document")
-done < <(printf '%s\n' README.md CONTRIBUTING.md; find docs -name '*.md' | sort)
+done < <(printf '%s\n' README.md CONTRIBUTING.md SECURITY.md; find docs -name '*.md' | sort)
 
 # "<line>\t<path>" for each path in backquotes; {h,cpp} stands for two files, <x> for any name.
 paths() {
