@@ -39,6 +39,12 @@ void Storage::take() {
   data_ = new_block(bytes_, allocator_of(stream_.device));
 }
 
+void Storage::take_from(Storage& other) {
+  invariant(!has_memory() && other.has_memory() && bytes_ == other.bytes_,
+            "a tensor without memory takes that of one of as many bytes");
+  std::swap(data_, other.data_);
+}
+
 void Storage::prepare() const {
   const std::function<void()> call = before_access_;  // it may set another one
   call();
@@ -62,6 +68,16 @@ ConstView Tensor::view() const {
   std::byte* const data = storage_->data();
   invariant(data != nullptr, "a used tensor has memory");
   return {data + offset_, shape_, dtype_};
+}
+
+void Tensor::drop_until_access(std::function<Tensor()> make) {
+  drop_memory();
+  before_access([storage = storage_.get(), make = std::move(make)] {
+    storage->set_before_access(nullptr);
+    const Tensor again = make();
+    invariant(again.is_sole_owner(), "memory that is given away has one owner");
+    storage->take_from(*again.storage_);
+  });
 }
 
 namespace {

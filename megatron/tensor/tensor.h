@@ -12,6 +12,8 @@
 
 namespace megatron {
 
+class Tensor;
+
 // A block of device memory, returned to its allocator when the last tensor that uses it dies, or
 // earlier by drop().
 class Storage {
@@ -28,10 +30,11 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Stream stream() const { return stream_; }
 
-  // See Tensor: has_memory, drop_memory, take_memory, before_access.
+  // See Tensor: has_memory, drop_memory, take_memory, before_access, drop_until_access.
   bool has_memory() const { return data_ != nullptr; }
   void drop();
   void take();
+  void take_from(Storage& other);
   void set_before_access(std::function<void()> call) { before_access_ = std::move(call); }
 
  private:
@@ -98,6 +101,9 @@ class Tensor {
   // From now on `call` is called before each access to the elements; it may take memory and fill
   // it. Null: no more calls.
   void before_access(std::function<void()> call) { storage_->set_before_access(std::move(call)); }
+  // Releases the memory until the next access, which takes that of make(): a tensor of as many
+  // bytes, whose memory no other shares. REQUIRES: no other call is before the access.
+  void drop_until_access(std::function<Tensor()> make);
 
  private:
   void expect_on_cpu() const;

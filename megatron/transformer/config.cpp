@@ -127,6 +127,11 @@ std::vector<std::string> problems(const ActivationFlags& flags) {
   return found;
 }
 
+bool RecomputeConfig::recomputes(std::string_view module) const {
+  return recompute_granularity == RecomputeGranularity::kSelective &&
+         std::ranges::find(recompute_modules, module) != recompute_modules.end();
+}
+
 int64_t LayerConfig::rotary_dim() const {
   const int64_t channels = multi_latent_attention ? qk_pos_emb_head_dim : kv_channels;
   return rotary_percent < 1.0 ? static_cast<int64_t>(static_cast<double>(channels) * rotary_percent)

@@ -40,23 +40,6 @@ Activation activation_of(const ActivationFlags& flags, bool add_bias_linear);
 // Combinations of the flags that contradict each other.
 std::vector<std::string> problems(const ActivationFlags& flags);
 
-// Recomputation of activations in the backward pass: none, the attention core, or layers.
-enum class RecomputeGranularity { kNone, kSelective, kFull };
-// The layers that kFull covers: groups of recompute_num_layers, or the first recompute_num_layers.
-enum class RecomputeMethod { kNone, kUniform, kBlock };
-
-struct RecomputeConfig {
-  RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
-  RecomputeMethod recompute_method = RecomputeMethod::kNone;
-  int64_t recompute_num_layers = 0;  // required with kFull
-  bool distribute_saved_activations = false;
-  bool checkpoint_in_cpu = false;  // keeps the inputs of recomputed layers in host memory
-
-  bool stores_inputs_on_host() const {
-    return checkpoint_in_cpu && recompute_granularity == RecomputeGranularity::kFull;
-  }
-};
-
 // The embedding, the output layer and the loss.
 struct VocabularyConfig {
   int64_t padded_vocab_size = 0;  // rows of the embedding; set once the tokenizer is known
@@ -85,7 +68,7 @@ struct VocabularyConfig {
 
 // Size and mathematics of a transformer: GPT-2, Llama, GPT-NeoX, BLOOM, BERT and T5. Names are
 // Megatron's flag names without the dashes.
-struct TransformerConfig : LayerConfig, VocabularyConfig, RecomputeConfig, MultiTokenConfig {
+struct TransformerConfig : LayerConfig, VocabularyConfig, MultiTokenConfig {
   ModelKind kind = ModelKind::kGpt;
 
   // Layers with a window (--window-attn-skip-freq), 1 for each; empty: all of attention_window.

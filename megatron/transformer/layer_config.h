@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megatron/core/dtype.h"
@@ -193,6 +195,35 @@ struct InitConfig {
   bool perform_initialization = true;
 };
 
+// Recomputation of activations in the backward pass: none, parts of layers, or layers.
+enum class RecomputeGranularity { kNone, kSelective, kFull };
+// The layers that kFull covers: groups of recompute_num_layers, or the first recompute_num_layers.
+enum class RecomputeMethod { kNone, kUniform, kBlock };
+
+struct RecomputeConfig {
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
+  RecomputeMethod recompute_method = RecomputeMethod::kNone;
+  int64_t recompute_num_layers = 0;  // required with kFull
+  // The parts of each layer that kSelective covers, of kRecomputedModules.
+  std::vector<std::string> recompute_modules = {"core_attn"};
+  bool distribute_saved_activations = false;
+  bool checkpoint_in_cpu = false;  // keeps the inputs of recomputed layers in host memory
+
+  bool stores_inputs_on_host() const {
+    return checkpoint_in_cpu && recompute_granularity == RecomputeGranularity::kFull;
+  }
+  // True if kSelective covers the part.
+  bool recomputes(std::string_view module) const;
+};
+
+// The values of --recompute-modules. A layer stores the inputs of mlp, moe and shared_experts and
+// runs them again; of layernorm, activation and mla_up_proj it drops the results, which what it
+// stores anyway makes again. core_attn and moe_act, the activation of experts, change nothing:
+// attention stores no probabilities, and experts always compute their activation twice.
+inline constexpr std::array<std::string_view, 8> kRecomputedModules = {
+    "core_attn",   "layernorm", "activation", "moe_act",
+    "mla_up_proj", "mlp",       "moe",        "shared_experts"};
+
 // Everything that a layer reads. A layer that differs from others has another LayerConfig
 // (LayerRecipe).
 struct LayerConfig : AttentionConfig,
@@ -203,7 +234,8 @@ struct LayerConfig : AttentionConfig,
                      PositionConfig,
                      ResidualConfig,
                      AdapterConfig,
-                     InitConfig {
+                     InitConfig,
+                     RecomputeConfig {
   int64_t num_layers = 0;                  // required; of the model, the encoder's for T5
   int64_t hidden_size = 0;                 // required
   bool add_bias_linear = true;             // biases in every linear layer

@@ -95,5 +95,36 @@ TEST(TensorTest, AnAccessMayBringTheElements) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(TensorTest, DroppedElementsAreMadeAtTheNextAccess) {
+  const Device device{DeviceType::kCpu, 79};
+  const auto allocated = [&] { return allocator_of(device).stats().allocated_bytes; };
+  int calls = 0;
+  {
+    Tensor x = full({32}, 1.0f, DType::kFloat32, Stream{device});
+    const Tensor part = x.slice(8, 1);
+    x.drop_until_access([&] {
+      ++calls;
+      return full({2, 16}, 3.0f, DType::kFloat32, Stream{device});
+    });
+    EXPECT_EQ(allocated(), 0);
+    EXPECT_EQ(part.item(), 3);
+    EXPECT_EQ(x.slice(31, 1).item(), 3);
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(allocated(), 128);
+    x.drop_until_access([&] { return full({3}, 3.0f, DType::kFloat32, Stream{device}); });
+    EXPECT_THROW((void)x.view(), InternalError);  // other bytes
+  }
+  // Without an access nothing is made.
+  {
+    Tensor x = full({32}, 1.0f, DType::kFloat32, Stream{device});
+    x.drop_until_access([&] {
+      ++calls;
+      return Tensor();
+    });
+  }
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(allocated(), 0);
+}
+
 }  // namespace
 }  // namespace megatron
