@@ -3,7 +3,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc)
 SOURCES = git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help build debug test check bench asan ubsan tsan format format-check tidy lint docs-check api-docs package demo clean
+.PHONY: help build debug test check bench asan ubsan tsan format format-check tidy lint docs-check api-docs site package demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ docs-check:  ## links of the documents and the picture of the floors
 
 api-docs:  ## the reference of the installed headers, by Doxygen: build/api/html
 	@scripts/api_docs.sh
+
+site:  ## documents and both API references as one site: build/site/html
+	@scripts/site.sh
 
 package:  ## a .deb, and a tarball with all libraries, for every processor with AVX2: build/package/packages
 	@scripts/package.sh
