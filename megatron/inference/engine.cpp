@@ -12,13 +12,14 @@
 #include "megatron/inference/t5_stages.h"
 
 namespace megatron {
-namespace {
 
-int64_t pages_of_cache(const TransformerConfig& config, const EngineOptions& options) {
+int64_t num_cache_pages(const TransformerConfig& config, const EngineOptions& options) {
   const int64_t positions = std::max(config.max_position_embeddings, config.seq_length);
   const int64_t tokens = options.cache_tokens > 0 ? options.cache_tokens : 4 * positions;
   return (tokens + options.page_tokens - 1) / options.page_tokens;
 }
+
+namespace {
 
 bool is_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
@@ -29,7 +30,7 @@ bool is_finite(std::span<const float> values) {
 Engine::Engine(const InferenceModel& model, const EngineOptions& options)
     : model_(model),
       options_(options),
-      pool_(pages_of_cache(model.config(), options), options.page_tokens),
+      pool_(num_cache_pages(model.config(), options), options.page_tokens),
       cache_(model.config(), model.chunk->cached_layers(), model.parallel.tensor.size(),
              pool_.num_pages(), options.page_tokens, model.stream(), model.kv_cache) {
   // Then every running text gets its next token in every step.

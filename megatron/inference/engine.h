@@ -31,6 +31,9 @@ struct EngineOptions {
   std::shared_ptr<Drafter> drafter = {};
 };
 
+// The pages of an engine's KV cache.
+int64_t num_cache_pages(const TransformerConfig& config, const EngineOptions& options);
+
 struct EngineState {
   int64_t running = 0;  // requests
   int64_t waiting = 0;

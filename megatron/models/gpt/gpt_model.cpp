@@ -154,22 +154,35 @@ Variable GptModel::forward_cached(const ModelInput& input, const Variable& hidde
   return run(input, hidden, random, &cached).back();
 }
 
-Activations GptModel::run(const ModelInput& input, const Variable& hidden, RandomState& random,
-                          CachedBatch* cached) const {
-  const TraceRange range("forward");
+ForwardContext GptModel::context_of(const RowIds& position_ids, RandomState& random,
+                                    CachedBatch* cached) const {
   ForwardContext context;
   context.random = &random;
   context.sequence.rotary_table = rotary_table_;
   context.sequence.local_rotary_table = local_rotary_table_;
+  context.context_parallel = cp_;
+  context.decode.cached = cached;
+  if (position_ids.defined()) context.sequence.position_ids = position_ids.ids.to(stream_);
+  return context;
+}
+
+Variable GptModel::forward_depth_cached(int64_t k, const Variable& states,
+                                        const FutureTokens& further, const RowIds& position_ids,
+                                        CachedBatch& cached) const {
+  RandomState random(0);
+  random.set_training(false);
+  const Variable embedded = looked_up(further.tokens, further.position_ids, {});
+  return mtp_->forward_depth(k, states, embedded, context_of(position_ids, random, &cached));
+}
+
+Activations GptModel::run(const ModelInput& input, const Variable& hidden, RandomState& random,
+                          CachedBatch* cached) const {
+  const TraceRange range("forward");
+  ForwardContext context = context_of(input.position_ids, random, cached);
   if (input.document_starts.defined()) {
     context.sequence.document_starts = input.document_starts.to(stream_);
   }
   if (input.prefix_ends.defined()) context.sequence.prefix_ends = input.prefix_ends.to(stream_);
-  context.context_parallel = cp_;
-  context.decode.cached = cached;
-  if (input.position_ids.defined()) {
-    context.sequence.position_ids = input.position_ids.ids.to(stream_);
-  }
   const Variable x = chunk_.has_embedding ? embed(input, random) : hidden;
   const std::unique_ptr<ModelContext> own = model_context(input, random, cached);
   context.model = own.get();

@@ -37,6 +37,11 @@ class GptModel : public Model {
   // of the rows of `cached`. Each sees the tokens of its own row, in the cache and here.
   Variable forward_cached(const ModelInput& input, const Variable& hidden, RandomState& random,
                           CachedBatch& cached) const;
+  // Depth k = 1, 2, .. of multi-token prediction, for generation, on the chunk with the head.
+  // `states` [t, 1, h] are those of the depth before, for k = 1 of the decoder, behind its final
+  // norm; position_ids [1, t] are theirs.
+  Variable forward_depth_cached(int64_t k, const Variable& states, const FutureTokens& further,
+                                const RowIds& position_ids, CachedBatch& cached) const;
   // The embedding of the tokens, with which the first chunk begins: [s, b, h] or [s/tp, b, h].
   Variable embed(const ModelInput& input, RandomState& random) const;
   VocabularyProduct vocabulary_product(const Variable& hidden) const override;
@@ -62,6 +67,9 @@ class GptModel : public Model {
   Variable looked_up(const RowIds& tokens, RowIds position_ids, DropoutKey dropout) const;
 
  private:
+  // The context of a pass, apart from documents and prefixes.
+  ForwardContext context_of(const RowIds& position_ids, RandomState& random,
+                            CachedBatch* cached) const;
   Activations run(const ModelInput& input, const Variable& hidden, RandomState& random,
                   CachedBatch* cached) const;
 

@@ -14,14 +14,19 @@
 namespace megatron {
 namespace {
 
+// Of the depth whose parameters are layers.<layer>.
 LayerRecipe recipe_of_depth(const TransformerConfig& config, const Stack& stack, int64_t layer) {
   LayerRecipe recipe = layer_recipe(config, stack, config.num_layers - 1);
   recipe.place.name = "mtp.layers." + std::to_string(layer) + ".mtp_model_layer";
-  recipe.place.layer = config.num_layers + layer;
+  recipe.place.layer = layer_of_depth(config, layer + 1);
   return recipe;
 }
 
 }  // namespace
+
+int64_t layer_of_depth(const TransformerConfig& config, int64_t k) {
+  return config.num_layers + (config.mtp_use_repeated_layer ? 0 : k - 1);
+}
 
 MultiTokenPrediction::Depth::Depth(const TransformerConfig& config, const LayerRecipe& recipe,
                                    const TensorParallel& the_tp, Stream stream,
@@ -93,11 +98,17 @@ Activations MultiTokenPrediction::forward(const Variable& hidden,
   Variable state = is_detached_ ? hidden.detached() : hidden;
   for (int64_t k = 1; k <= num_depths_; ++k) {
     const Variable tokens = embedded(k);
-    const Depth& depth = *layers_[layers_.size() == 1 ? 0 : static_cast<size_t>(k - 1)];
-    state = depth.forward(state, is_detached_ ? tokens.detached() : tokens, context);
+    state = forward_depth(k, state, is_detached_ ? tokens.detached() : tokens, context);
     states.push_back(state);
   }
   return states;
+}
+
+Variable MultiTokenPrediction::forward_depth(int64_t k, const Variable& states,
+                                             const Variable& embedded,
+                                             const ForwardContext& context) const {
+  const Depth& depth = *layers_[layers_.size() == 1 ? 0 : static_cast<size_t>(k - 1)];
+  return depth.forward(states, embedded, context);
 }
 
 }  // namespace megatron

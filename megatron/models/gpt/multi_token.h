@@ -12,6 +12,9 @@
 
 namespace megatron {
 
+// The number of the layer of depth k = 1, 2, ..: it counts on from those of the decoder.
+int64_t layer_of_depth(const TransformerConfig& config, int64_t k);
+
 // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, sec. 2.2): behind a decoder, depth k = 1,
 // 2
 // .. predicts the token k + 1 further on from the hidden states of the depth before and from the
@@ -32,6 +35,11 @@ class MultiTokenPrediction final : public Module {
   // -> the hidden states of each depth, as `hidden`; with sequence parallelism s stands for s/tp
   Activations forward(const Variable& hidden, const std::function<Variable(int64_t k)>& embedded,
                       const ForwardContext& context) const;
+
+  // Depth k alone: its states, from those of the depth before and the embedding of the tokens k
+  // further on. A cache of generation has its layer as layer_of_depth().
+  Variable forward_depth(int64_t k, const Variable& states, const Variable& embedded,
+                         const ForwardContext& context) const;
 
  private:
   struct Depth final : Module {
