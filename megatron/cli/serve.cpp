@@ -19,6 +19,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/inference/multi_token_drafter.h"
 #include "megatron/run/collectively.h"
 #include "megatron/serve/chat_template.h"
 #include "megatron/serve/server.h"
@@ -28,7 +29,7 @@ namespace megatron::cli {
 namespace {
 
 // Method of speculative decoding.
-enum class DraftMethod { kNgram };
+enum class DraftMethod { kNgram, kMultiToken };
 enum class EmbeddingPooling { kAuto, kMean, kLast, kCls };
 
 struct ServeFlags {
@@ -113,8 +114,10 @@ FlagTable flags_of(ServeFlags& flags) {
   table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse, "Disable the prefix cache.");
   table.add("--num-speculative-tokens", flags.num_speculative_tokens,
             "Maximum draft tokens of a text that a step verifies (speculative decoding); 0: none.");
-  table.add_choice("--speculative-method", flags.draft_method, {{"ngram", DraftMethod::kNgram}},
-                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram).");
+  table.add_choice("--speculative-method", flags.draft_method,
+                   {{"ngram", DraftMethod::kNgram}, {"mtp", DraftMethod::kMultiToken}},
+                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram), or "
+                   "those of the model's multi-token prediction (mtp).");
   table.add("--prompt-lookup-max", flags.prompt_lookup_max, "Longest n-gram to look for.");
   table.add("--prompt-lookup-min", flags.prompt_lookup_min, "Shortest n-gram to look for.");
   table.add("--max-queue", flags.service.max_queue, "Maximum queued requests; others get 429.");
@@ -238,6 +241,20 @@ Pooling pooling_of(EmbeddingPooling pooling, ModelKind kind) {
   return is_encoder_only(kind) ? Pooling::kMean : Pooling::kLast;
 }
 
+std::shared_ptr<Drafter> drafter_of(const ServeFlags& flags, const InferenceModel& model) {
+  const EngineOptions& engine = flags.service.engine;
+  switch (flags.draft_method) {
+    case DraftMethod::kNgram:
+      return std::make_shared<NgramDrafter>(flags.num_speculative_tokens, flags.prompt_lookup_min,
+                                            flags.prompt_lookup_max);
+    case DraftMethod::kMultiToken:
+      return std::make_shared<MultiTokenDrafter>(model, flags.num_speculative_tokens,
+                                                 num_cache_pages(model.config(), engine),
+                                                 engine.page_tokens);
+  }
+  throw InternalError("serve: unknown source of drafts");
+}
+
 // Throws ConfigError for flags that the model cannot follow.
 void expect_flags_for(const ServeFlags& flags, ModelKind kind) {
   const bool is_gpt = is_decoder_only(kind);
@@ -246,12 +263,12 @@ void expect_flags_for(const ServeFlags& flags, ModelKind kind) {
         fmt::format("--num-speculative-tokens {} is for a GPT, and the model is a {}; leave it out",
                     flags.num_speculative_tokens, name_of(kind)));
   }
-  if (flags.num_speculative_tokens == 0 &&
+  if ((flags.num_speculative_tokens == 0 || flags.draft_method != DraftMethod::kNgram) &&
       (flags.prompt_lookup_max != ServeFlags{}.prompt_lookup_max ||
        flags.prompt_lookup_min != ServeFlags{}.prompt_lookup_min)) {
     warn(
         "--prompt-lookup-max and --prompt-lookup-min have no effect without "
-        "--num-speculative-tokens");
+        "--num-speculative-tokens and --speculative-method ngram");
   }
   if (flags.pooling != EmbeddingPooling::kAuto && is_encoder_decoder(kind)) {
     throw ConfigError(
@@ -332,8 +349,8 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   const LoadedModel loaded = load_model(flags.model, world, any_kind);
   expect_flags_for(flags, loaded.kind);
   if (flags.num_speculative_tokens > 0) {
-    flags.service.engine.drafter = std::make_shared<NgramDrafter>(
-        flags.num_speculative_tokens, flags.prompt_lookup_min, flags.prompt_lookup_max);
+    flags.service.engine.drafter =
+        collectively([&] { return drafter_of(flags, loaded.inference()); });
   }
   serve::Service service(loaded.inference(), world, flags.service);
   const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
