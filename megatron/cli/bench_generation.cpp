@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "megatron/cli/model_flags.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/core/error.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/philox.h"
 #include "megatron/inference/engine.h"
+#include "megatron/inference/make_drafter.h"
 #include "megatron/models/t5/t5_chunk.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/run/collectively.h"
@@ -190,6 +192,7 @@ void expect_possible(const GenerationBenchFlags& flags) {
   }
   require("--max-step-tokens", flags.max_step_tokens, 1);
   require("--cache-tokens", flags.cache_tokens, 0);
+  for (std::string& problem : cli::problems(flags.drafts)) wrong.push_back(std::move(problem));
   if (flags.arrivals > 0 && flags.requests > 0) {
     wrong.push_back(fmt::format(
         "--requests {} are texts that all wait from the start; with --arriving-requests there are "
@@ -226,6 +229,7 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
             "come unequally far need less.");
   add_inference_weights(table, flags.weights);
   add_kv_cache_dtype(table, flags.kv_cache);
+  add_draft_flags(table, flags.drafts);
 }
 
 nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
@@ -233,6 +237,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   GenerationBenchFlags flags = given;
   if (flags.requests == 0 && flags.arrivals == 0) flags.requests = flags.rows;
   expect_possible(flags);
+  warn_of_ineffective(flags.drafts);
   warn_of_device(args.training.device, world);
   const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
   ParallelConfig layout = args.parallel;
@@ -264,6 +269,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
       flags.cache_tokens > 0 ? flags.cache_tokens : flags.rows * (length + options.page_tokens);
   options.reuse_prefixes = false;
   options.encoder_tokens = flags.rows * flags.prompt_tokens;
+  options.drafter = collectively([&] { return make_drafter(flags.drafts, model, options); });
   Engine engine(model, options);
   const auto measured = [&] {
     if (flags.arrivals > 0) return timed_arrivals(engine, flags, config);
@@ -306,6 +312,12 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
         1000 * static_cast<double>(flags.arrivals * flags.prompt_tokens) / times.total_ms;
   }
   report["preemptions"] = engine.state().preemptions;
+  if (options.drafter != nullptr) {  // of all steps, also those without a time
+    report["speculative_method"] = name_of(flags.drafts.speculative_method);
+    report["num_speculative_tokens"] = flags.drafts.num_speculative_tokens;
+    report["draft_tokens"] = engine.state().draft_tokens;
+    report["accepted_draft_tokens"] = engine.state().accepted_draft_tokens;
+  }
   report["peak_allocated_mib"] =
       static_cast<double>(allocator_of(stream->get().device).stats().peak_allocated_bytes) /
       (1024.0 * 1024.0);

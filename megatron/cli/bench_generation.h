@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "megatron/comm/group.h"
+#include "megatron/inference/draft.h"
 #include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -25,6 +26,7 @@ struct GenerationBenchFlags {
   int64_t cache_tokens = 0;  // 0: room for all texts at their full length
   InferenceWeights weights = InferenceWeights::kModel;
   KvCacheType kv_cache = KvCacheType::kModel;
+  DraftOptions drafts = {};
 };
 void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -40,6 +41,7 @@ struct GenerateFlags {
   bool as_json = false;
   bool logprobs = false;
   bool return_logits = false;
+  DraftOptions drafts;
   SampleFlags samples;
 };
 
@@ -72,6 +74,7 @@ FlagTable flags_of(GenerateFlags& flags) {
                    "Do not stop at end tokens: eos_token_id of the model's config.json or "
                    "generation_config.json, or else the tokenizer's.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
+  add_draft_flags(table, flags.drafts);
   table.group("output");
   table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
   table.add_switch("--logprobs", flags.logprobs,
@@ -93,6 +96,10 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
           "text, or --json --logprobs here for log-probabilities");
   require(flags.num_beams == 0 || !flags.logprobs,
           "--num-beams prints no log-probabilities; remove --logprobs");
+  for (std::string& problem : cli::problems(flags.drafts)) found.push_back(std::move(problem));
+  require(flags.num_beams == 0 || flags.drafts.num_speculative_tokens == 0,
+          fmt::format("--num-beams {} takes no drafts; remove --num-speculative-tokens {}",
+                      flags.num_beams, flags.drafts.num_speculative_tokens));
   require(flags.max_new_tokens == kNoToken || flags.max_new_tokens >= 0,
           fmt::format("--max-new-tokens {} must be 0 or more", flags.max_new_tokens));
   if (is_sample_run(flags.samples)) {
@@ -255,12 +262,23 @@ class StopTexts {
 };
 
 std::vector<Generation> generations(const GenerateFlags& flags, const LoadedModel& loaded,
-                                    std::span<const Request> requests, const comm::Group& world) {
-  if (flags.stop.empty()) return generate(loaded.inference(), requests);
+                                    std::span<const Request> requests, const comm::Group& world,
+                                    EngineState& end) {
+  if (flags.stop.empty()) return generate(loaded.inference(), requests, {}, {}, flags.drafts, &end);
   StopTexts stops(flags, loaded, requests, world);
   return generate(
       loaded.inference(), requests, [&](size_t row, int32_t token) { stops.push(row, token); },
-      [&] { return stops.ended_rows(); });
+      [&] { return stops.ended_rows(); }, flags.drafts, &end);
+}
+
+// To standard error, because standard output has the texts.
+void print_drafts(const EngineState& state) {
+  const auto accepted = static_cast<double>(state.accepted_draft_tokens);
+  const auto verified = static_cast<double>(std::max<int64_t>(1, state.draft_tokens));
+  const std::string line =
+      fmt::format("draft tokens: {} verified, {} accepted ({:.1f}%)\n", state.draft_tokens,
+                  state.accepted_draft_tokens, 100 * accepted / verified);
+  std::fputs(line.c_str(), stderr);
 }
 
 // A request for each prompt, which the encoder of a T5 reads and a GPT continues.
@@ -301,6 +319,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
+  warn_of_ineffective(flags.drafts);
   const LoadedModel loaded = load_model(flags.model, world, has_decoder);
   if (is_encoder_decoder(loaded.kind)) collectively([&] { expect_t5_flags(flags); });
   json read;
@@ -317,13 +336,16 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
     }
     return 0;
   }
-  const std::vector<Generation> rows = generations(flags, loaded, requests, world);
+  EngineState end;
+  const std::vector<Generation> rows =
+      collectively([&] { return generations(flags, loaded, requests, world, end); });
   if (world.rank() != 0) return 0;
   if (is_sample_run(flags.samples)) {
     write_samples(flags.samples, *loaded.tokenizer, rows, positions);
-    return 0;
+  } else {
+    for (size_t i = 0; i < rows.size(); ++i) print_result(flags, loaded, requests[i], rows[i]);
   }
-  for (size_t i = 0; i < rows.size(); ++i) print_result(flags, loaded, requests[i], rows[i]);
+  if (flags.drafts.num_speculative_tokens > 0) print_drafts(end);
   return 0;
 }
 

@@ -16,10 +16,11 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/inference/make_drafter.h"
 #include "megatron/inference/model_step.h"
-#include "megatron/inference/multi_token_drafter.h"
 #include "megatron/run/collectively.h"
 #include "megatron/serve/chat_template.h"
 #include "megatron/serve/server.h"
@@ -28,8 +29,6 @@
 namespace megatron::cli {
 namespace {
 
-// Method of speculative decoding.
-enum class DraftMethod { kNgram, kMultiToken };
 enum class EmbeddingPooling { kAuto, kMean, kLast, kCls };
 
 struct ServeFlags {
@@ -46,10 +45,7 @@ struct ServeFlags {
   int64_t max_tokens_to_oom = 12000;
   int64_t seed = 1234;
   bool no_prefix_reuse = false;
-  int64_t num_speculative_tokens = 0;
-  DraftMethod draft_method = DraftMethod::kNgram;
-  int64_t prompt_lookup_max = 4;
-  int64_t prompt_lookup_min = 2;
+  DraftOptions drafts;
   EmbeddingPooling pooling = EmbeddingPooling::kAuto;
   bool strict_http_status = false;
   bool pads_beams = false;
@@ -112,14 +108,7 @@ FlagTable flags_of(ServeFlags& flags) {
             "four texts of the model's length.");
   add_kv_cache_dtype(table, flags.model.kv_cache);
   table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse, "Disable the prefix cache.");
-  table.add("--num-speculative-tokens", flags.num_speculative_tokens,
-            "Maximum draft tokens of a text that a step verifies (speculative decoding); 0: none.");
-  table.add_choice("--speculative-method", flags.draft_method,
-                   {{"ngram", DraftMethod::kNgram}, {"mtp", DraftMethod::kMultiToken}},
-                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram), or "
-                   "those of the model's multi-token prediction (mtp).");
-  table.add("--prompt-lookup-max", flags.prompt_lookup_max, "Longest n-gram to look for.");
-  table.add("--prompt-lookup-min", flags.prompt_lookup_min, "Shortest n-gram to look for.");
+  add_draft_flags(table, flags.drafts);
   table.add("--max-queue", flags.service.max_queue, "Maximum queued requests; others get 429.");
   table.add("--max-connections", flags.server.limits.max_connections,
             "Maximum connections; others get 429.");
@@ -159,14 +148,7 @@ std::vector<std::string> problems(const ServeFlags& flags) {
   at_least("--read-timeout", flags.read_timeout_s, 1);
   at_least("--request-timeout", flags.request_timeout_s, 0);
   at_least("--drain-timeout", flags.drain_timeout_s, 0);
-  at_least("--num-speculative-tokens", flags.num_speculative_tokens, 0);
-  constexpr int64_t kMostDrafts = 64;
-  if (flags.num_speculative_tokens > kMostDrafts) {
-    found.push_back(fmt::format("--num-speculative-tokens {} must be {} or less",
-                                flags.num_speculative_tokens, kMostDrafts));
-  }
-  at_least("--prompt-lookup-min", flags.prompt_lookup_min, 1);
-  at_least("--prompt-lookup-max", flags.prompt_lookup_max, flags.prompt_lookup_min);
+  for (std::string& problem : cli::problems(flags.drafts)) found.push_back(std::move(problem));
   if (flags.tool_call_parser != "auto" && !serve::tool_call_format_of(flags.tool_call_parser)) {
     found.push_back(fmt::format("--tool-call-parser {} is not known; use auto, none, {}",
                                 flags.tool_call_parser,
@@ -241,35 +223,8 @@ Pooling pooling_of(EmbeddingPooling pooling, ModelKind kind) {
   return is_encoder_only(kind) ? Pooling::kMean : Pooling::kLast;
 }
 
-std::shared_ptr<Drafter> drafter_of(const ServeFlags& flags, const InferenceModel& model) {
-  const EngineOptions& engine = flags.service.engine;
-  switch (flags.draft_method) {
-    case DraftMethod::kNgram:
-      return std::make_shared<NgramDrafter>(flags.num_speculative_tokens, flags.prompt_lookup_min,
-                                            flags.prompt_lookup_max);
-    case DraftMethod::kMultiToken:
-      return std::make_shared<MultiTokenDrafter>(model, flags.num_speculative_tokens,
-                                                 num_cache_pages(model.config(), engine),
-                                                 engine.page_tokens);
-  }
-  throw InternalError("serve: unknown source of drafts");
-}
-
 // Throws ConfigError for flags that the model cannot follow.
 void expect_flags_for(const ServeFlags& flags, ModelKind kind) {
-  const bool is_gpt = is_decoder_only(kind);
-  if (flags.num_speculative_tokens > 0 && !is_gpt) {
-    throw ConfigError(
-        fmt::format("--num-speculative-tokens {} is for a GPT, and the model is a {}; leave it out",
-                    flags.num_speculative_tokens, name_of(kind)));
-  }
-  if ((flags.num_speculative_tokens == 0 || flags.draft_method != DraftMethod::kNgram) &&
-      (flags.prompt_lookup_max != ServeFlags{}.prompt_lookup_max ||
-       flags.prompt_lookup_min != ServeFlags{}.prompt_lookup_min)) {
-    warn(
-        "--prompt-lookup-max and --prompt-lookup-min have no effect without "
-        "--num-speculative-tokens and --speculative-method ngram");
-  }
   if (flags.pooling != EmbeddingPooling::kAuto && is_encoder_decoder(kind)) {
     throw ConfigError(
         "--embedding-pooling is for a GPT or a BERT, and the model is a T5; leave it out");
@@ -348,10 +303,9 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   const ExitSignals signals;  // on every rank: rank 0 tells the others when to end
   const LoadedModel loaded = load_model(flags.model, world, any_kind);
   expect_flags_for(flags, loaded.kind);
-  if (flags.num_speculative_tokens > 0) {
-    flags.service.engine.drafter =
-        collectively([&] { return drafter_of(flags, loaded.inference()); });
-  }
+  warn_of_ineffective(flags.drafts);
+  flags.service.engine.drafter = collectively(
+      [&] { return make_drafter(flags.drafts, loaded.inference(), flags.service.engine); });
   serve::Service service(loaded.inference(), world, flags.service);
   const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
   std::optional<StopOnSignal> watch;

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "megatron/core/log.h"
+
 namespace megatron::cli {
 
 void add_prompt_flags(FlagTable& table, PromptFlags& flags, std::string help,
@@ -54,6 +56,48 @@ std::vector<std::string> problems(const SamplingOptions& sampling) {
   require(sampling.repetition_penalty > 0,
           fmt::format("--repetition-penalty {} must be above 0", sampling.repetition_penalty));
   return found;
+}
+
+void add_draft_flags(FlagTable& table, DraftOptions& drafts) {
+  table.add("--num-speculative-tokens", drafts.num_speculative_tokens,
+            "Maximum draft tokens of a text that a step verifies (speculative decoding); 0: none.");
+  table.add_choice("--speculative-method", drafts.speculative_method,
+                   {{"ngram", DraftMethod::kNgram}, {"mtp", DraftMethod::kMultiToken}},
+                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram), or "
+                   "those of the model's multi-token prediction (mtp).");
+  table.add("--prompt-lookup-max", drafts.prompt_lookup_max, "Longest n-gram to look for.");
+  table.add("--prompt-lookup-min", drafts.prompt_lookup_min, "Shortest n-gram to look for.");
+}
+
+std::vector<std::string> problems(const DraftOptions& drafts) {
+  std::vector<std::string> found;
+  const auto at_least = [&](const char* flag, int64_t value, int64_t least) {
+    if (value < least) found.push_back(fmt::format("{} {} must be {} or more", flag, value, least));
+  };
+  at_least("--num-speculative-tokens", drafts.num_speculative_tokens, 0);
+  constexpr int64_t kMostDrafts = 64;
+  if (drafts.num_speculative_tokens > kMostDrafts) {
+    found.push_back(fmt::format("--num-speculative-tokens {} must be {} or less",
+                                drafts.num_speculative_tokens, kMostDrafts));
+  }
+  at_least("--prompt-lookup-min", drafts.prompt_lookup_min, 1);
+  at_least("--prompt-lookup-max", drafts.prompt_lookup_max, drafts.prompt_lookup_min);
+  return found;
+}
+
+void warn_of_ineffective(const DraftOptions& drafts) {
+  const bool is_ngram = drafts.speculative_method == DraftMethod::kNgram;
+  if (drafts.num_speculative_tokens == 0 && !is_ngram) {
+    warn(fmt::format("--speculative-method {} has no effect without --num-speculative-tokens",
+                     name_of(drafts.speculative_method)));
+  }
+  if ((drafts.num_speculative_tokens == 0 || !is_ngram) &&
+      (drafts.prompt_lookup_max != DraftOptions{}.prompt_lookup_max ||
+       drafts.prompt_lookup_min != DraftOptions{}.prompt_lookup_min)) {
+    warn(
+        "--prompt-lookup-max and --prompt-lookup-min have no effect without "
+        "--num-speculative-tokens and --speculative-method ngram");
+  }
 }
 
 }  // namespace megatron::cli

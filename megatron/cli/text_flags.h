@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/inference/draft.h"
 #include "megatron/inference/request.h"
 #include "megatron/settings/flag_table.h"
 
@@ -33,5 +34,10 @@ struct DrawFlags {
 void add_draw_flags(FlagTable& table, DrawFlags& flags);
 // Everything wrong with the sampling, one sentence each.
 std::vector<std::string> problems(const SamplingOptions& sampling);
+
+// --num-speculative-tokens, --speculative-method, --prompt-lookup-max, --prompt-lookup-min.
+void add_draft_flags(FlagTable& table, DraftOptions& drafts);
+std::vector<std::string> problems(const DraftOptions& drafts);
+void warn_of_ineffective(const DraftOptions& drafts);
 
 }  // namespace megatron::cli

@@ -10,6 +10,18 @@
 // which the engine verifies in one forward pass.
 namespace megatron {
 
+// Where drafts come from.
+enum class DraftMethod { kNgram, kMultiToken };
+const char* name_of(DraftMethod method);  // "ngram", "mtp"
+
+// Fields are flags.
+struct DraftOptions {
+  int64_t num_speculative_tokens = 0;  // drafts of a text that a step verifies; 0: none
+  DraftMethod speculative_method = DraftMethod::kNgram;
+  int64_t prompt_lookup_min = 2;
+  int64_t prompt_lookup_max = 4;
+};
+
 // A text after a pass of the model over some of its tokens.
 struct DraftText {
   int64_t text = 0;                     // identity, never reused; a preempted text gets another

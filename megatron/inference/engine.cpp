@@ -173,7 +173,9 @@ void Engine::forget_finished(std::span<const RequestProgress> all) {
 void Engine::settle(std::span<const RequestProgress> all) {
   forget_finished(all);
   if (!options_.reuse_prefixes) return;
+  const bool reads_hidden = options_.drafter && options_.drafter->reads_hidden_states();
   for (const auto& group : running_) {
+    if (group->beams && reads_hidden) continue;  // the drafter has nothing in their pages
     for (Row& row : group->rows) publish(row);
   }
 }

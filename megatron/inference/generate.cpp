@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/inference/make_drafter.h"
 
 namespace megatron {
 namespace {
@@ -40,14 +41,17 @@ EngineOptions options_for(std::span<const Request> requests) {
 }  // namespace
 
 std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
-                                 const TokenSink& on_token, const RowsToEnd& rows_to_end) {
+                                 const TokenSink& on_token, const RowsToEnd& rows_to_end,
+                                 const DraftOptions& drafts, EngineState* end) {
   std::vector<Generation> rows;
   if (requests.empty()) return rows;
   for (const Request& request : requests) {  // before memory is allocated for them
     const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
     check_length(length, request.max_new_tokens, model.config());
   }
-  Engine engine(model, options_for(requests));
+  EngineOptions options = options_for(requests);
+  options.drafter = make_drafter(drafts, model, options);
+  Engine engine(model, options);
   for (const Request& request : requests) {
     rows.push_back(
         {.tokens = request.prompt, .prompt_length = static_cast<int64_t>(request.prompt.size())});
@@ -72,6 +76,7 @@ std::vector<Generation> generate(const InferenceModel& model, std::span<const Re
     if (!rows_to_end) continue;
     for (const size_t row : rows_to_end()) engine.cancel(static_cast<RequestId>(row) + 1);
   }
+  if (end != nullptr) *end = engine.state();
   return rows;
 }
 

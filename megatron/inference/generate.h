@@ -40,9 +40,11 @@ using RowsToEnd = std::function<std::vector<size_t>()>;
 std::vector<Generation> generate(const InferenceModel& model,
                                  std::span<const std::vector<int32_t>> prompts,
                                  const GenerateOptions& options, const TokenSink& on_token = {});
-// The same with individual requests, also for a T5.
+// The same with individual requests, also for a T5. `end` gets the engine's state after the last
+// step. Throws as make_drafter(), too.
 std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
-                                 const TokenSink& on_token = {}, const RowsToEnd& rows_to_end = {});
+                                 const TokenSink& on_token = {}, const RowsToEnd& rows_to_end = {},
+                                 const DraftOptions& drafts = {}, EngineState* end = nullptr);
 
 // The best continuations by beam search, at most request.beams->width. Tokens include the prompt.
 std::vector<Hypothesis> search_beams(const InferenceModel& model, const Request& request);

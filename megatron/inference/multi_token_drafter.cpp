@@ -27,8 +27,14 @@ MultiTokenDrafter::MultiTokenDrafter(const InferenceModel& model, int64_t num_dr
   if (config.mtp_num_layers == 0) {
     throw ConfigError(
         "--speculative-method mtp needs a model with multi-token prediction (--mtp-num-layers), "
-        "and "
-        "this one has none; use ngram");
+        "and this one has none; use ngram");
+  }
+  if (model.parallel.pipeline.size() > 1 &&
+      (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute ||
+       config.embed_layernorm)) {
+    throw ConfigError(
+        "--speculative-method mtp of a model with a table of positions or --embed-layernorm needs "
+        "--pipeline-model-parallel-size 1; use ngram");
   }
   if (num_drafts > config.mtp_num_layers) {
     throw ConfigError(fmt::format(
@@ -60,6 +66,7 @@ std::vector<int32_t> MultiTokenDrafter::most_probable(const Variable& states,
   }
   share(model_, values);
   std::vector<int32_t> tokens;
+  tokens.reserve(values.size());
   for (const double value : values) tokens.push_back(static_cast<int32_t>(value));
   return tokens;
 }

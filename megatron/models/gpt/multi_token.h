@@ -16,8 +16,7 @@ namespace megatron {
 int64_t layer_of_depth(const TransformerConfig& config, int64_t k);
 
 // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, sec. 2.2): behind a decoder, depth k = 1,
-// 2
-// .. predicts the token k + 1 further on from the hidden states of the depth before and from the
+// 2, .. predicts the token k + 1 further on from the hidden states of the depth before and from the
 // token k further on. Every depth has a layer of the kind of the decoder's last one, or all have
 // the same (--mtp-use-repeated-layer). Parameters of depth k, under layers.<k - 1>:
 //

@@ -1,0 +1,37 @@
+#include "megatron/inference/make_drafter.h"
+
+#include <fmt/format.h>
+
+#include "megatron/core/error.h"
+#include "megatron/inference/multi_token_drafter.h"
+
+namespace megatron {
+
+const char* name_of(DraftMethod method) {
+  switch (method) {
+    case DraftMethod::kNgram:
+      return "ngram";
+    case DraftMethod::kMultiToken:
+      return "mtp";
+  }
+  throw InternalError("name_of: unknown method of speculative decoding");
+}
+
+std::shared_ptr<Drafter> make_drafter(const DraftOptions& drafts, const InferenceModel& model,
+                                      const EngineOptions& engine) {
+  const int64_t count = drafts.num_speculative_tokens;
+  if (count == 0) return nullptr;
+  if (model.gpt == nullptr) {
+    throw ConfigError(
+        fmt::format("--num-speculative-tokens {} is for a GPT, and the model is a {}; leave it out",
+                    count, model.t5 != nullptr ? "T5" : "BERT"));
+  }
+  if (drafts.speculative_method == DraftMethod::kNgram) {
+    return std::make_shared<NgramDrafter>(count, drafts.prompt_lookup_min,
+                                          drafts.prompt_lookup_max);
+  }
+  return std::make_shared<MultiTokenDrafter>(model, count, num_cache_pages(model.config(), engine),
+                                             engine.page_tokens);
+}
+
+}  // namespace megatron
