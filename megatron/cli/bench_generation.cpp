@@ -79,10 +79,10 @@ struct Times {
   int64_t num_tokens = 0;
 };
 
-// A step of the engine, and the requests that got a token in it.
+// A step of the engine, and how many tokens each request got in it.
 struct TimedStep {
   Clock::time_point end;
-  std::vector<RequestId> tokens;
+  std::map<RequestId, int64_t> tokens;
 };
 TimedStep timed_step(Engine& engine, Times& times) {
   const EngineState before = engine.state();
@@ -96,9 +96,22 @@ TimedStep timed_step(Engine& engine, Times& times) {
   }
   for (const RequestProgress& progress : all) {
     if (progress.finish == Finish::kFailed) throw Error(kNotANumber);
-    if (progress.token) step.tokens.push_back(progress.id);
+    if (progress.token) ++step.tokens[progress.id];
   }
   return step;
+}
+
+// Adds the times between the tokens of each request; those of one step are equally far apart.
+// `last` has the end of a request's last step.
+void add_gaps(const TimedStep& step, std::map<RequestId, Clock::time_point>& last, Times& times) {
+  for (const auto& [id, count] : step.tokens) {
+    times.num_tokens += count;
+    const auto [place, is_first] = last.try_emplace(id, step.end);
+    if (is_first) continue;
+    const double gap = ms_between(place->second, step.end) / static_cast<double>(count);
+    times.gaps_ms.insert(times.gaps_ms.end(), static_cast<size_t>(count), gap);
+    place->second = step.end;
+  }
 }
 
 Times timed(Engine& engine, const GenerationBenchFlags& flags, const TransformerConfig& config) {
@@ -110,16 +123,10 @@ Times timed(Engine& engine, const GenerationBenchFlags& flags, const Transformer
   }
   while (engine.has_work()) {
     const TimedStep step = timed_step(engine, times);
-    times.num_tokens += static_cast<int64_t>(step.tokens.size());
-    for (const RequestId id : step.tokens) {
-      const auto [place, is_first] = last.try_emplace(id, step.end);
-      if (is_first) {
-        times.first_ms.push_back(ms_between(begin, step.end));
-      } else {
-        times.gaps_ms.push_back(ms_between(place->second, step.end));
-      }
-      place->second = step.end;
+    for (const auto& [id, count] : step.tokens) {
+      if (!last.contains(id)) times.first_ms.push_back(ms_between(begin, step.end));
     }
+    add_gaps(step, last, times);
   }
   times.total_ms = ms_between(begin, Clock::now());
   return times;
@@ -147,22 +154,12 @@ Times timed_arrivals(Engine& engine, const GenerationBenchFlags& flags,
   }
   Times times;
   for (bool are_read = false; !are_read;) {  // texts are read in their order
-    const TimedStep step = timed_step(engine, times);
-    are_read =
-        std::find(step.tokens.begin(), step.tokens.end(), last_of_first) != step.tokens.end();
+    are_read = timed_step(engine, times).tokens.contains(last_of_first);
   }
   times = {};
   std::map<RequestId, Clock::time_point> last;
   const Clock::time_point begin = Clock::now();
-  while (engine.state().waiting > 0) {
-    const TimedStep step = timed_step(engine, times);
-    times.num_tokens += static_cast<int64_t>(step.tokens.size());
-    for (const RequestId id : step.tokens) {
-      const auto [place, is_first] = last.try_emplace(id, step.end);
-      if (!is_first) times.gaps_ms.push_back(ms_between(place->second, step.end));
-      place->second = step.end;
-    }
-  }
+  while (engine.state().waiting > 0) add_gaps(timed_step(engine, times), last, times);
   times.total_ms = ms_between(begin, Clock::now());
   if (times.gaps_ms.empty()) {
     throw ConfigError(fmt::format(

@@ -37,10 +37,10 @@ MultiTokenDrafter::MultiTokenDrafter(const InferenceModel& model, int64_t num_dr
         "--pipeline-model-parallel-size 1; use ngram");
   }
   if (num_drafts > config.mtp_num_layers) {
-    throw ConfigError(fmt::format(
-        "--num-speculative-tokens {} with --speculative-method mtp must be at most the {} further "
-        "tokens that the model predicts (--mtp-num-layers)",
-        num_drafts, config.mtp_num_layers));
+    throw ConfigError(
+        fmt::format("--num-speculative-tokens {} with --speculative-method mtp must be at most {}, "
+                    "the --mtp-num-layers of the model",
+                    num_drafts, config.mtp_num_layers));
   }
   if (!model.parallel.is_last_stage()) return;
   for (int64_t k = 1; k <= num_drafts; ++k) {

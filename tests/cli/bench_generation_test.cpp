@@ -51,6 +51,25 @@ TEST(BenchGenerationTest, KeepsKeysAndValuesInFp8) {
   EXPECT_LT(rounded, 0.5 * peak_of("auto"));  // of fp32
 }
 
+TEST(BenchGenerationTest, CountsDrafts) {
+  CapturedStdout captured_out;
+  EXPECT_EQ(bench(words_with({"--mtp-num-layers", "1", "--num-speculative-tokens", "1",
+                              "--speculative-method", "mtp"}),
+                  {}),
+            0);
+  const auto report = nlohmann::json::parse(captured_out.text());
+  EXPECT_EQ(report.at("speculative_method"), "mtp");
+  EXPECT_EQ(report.at("num_speculative_tokens"), 1);
+  EXPECT_GT(report.at("draft_tokens"), 0);
+  EXPECT_LE(report.at("accepted_draft_tokens"), report.at("draft_tokens"));
+  EXPECT_GT(report.at("between_tokens_ms_p50"), 0);
+  EXPECT_THAT(
+      message_of<ConfigError>([&] {
+        bench(words_with({"--num-speculative-tokens", "1", "--speculative-method", "mtp"}), {});
+      }),
+      HasSubstr("--speculative-method mtp needs a model with multi-token prediction"));
+}
+
 TEST(BenchGenerationTest, MeasuresWhileTextsArrive) {
   CapturedStdout captured_out;
   EXPECT_EQ(bench(words_with({"--arriving-requests", "6", "--max-step-tokens", "8"}), {}), 0);
@@ -136,6 +155,7 @@ TEST(BenchGenerationTest, NamesFlagsThatNoTextCanHave) {
   EXPECT_THAT(refusal({"--arriving-requests", "1", "--prompt-tokens", "1", "--new-tokens", "2",
                        "--max-step-tokens", "1"}),
               HasSubstr("--arriving-requests 1 have all arrived before --generate-rows 3"));
+  EXPECT_THAT(refusal({"--num-speculative-tokens", "-1"}), HasSubstr("must be 0 or more"));
   EXPECT_THAT(refusal({"--new-tokens", "1"}), HasSubstr("--new-tokens 1 must be at least 2"));
   EXPECT_THAT(refusal({"--new-tokens", "60"}), HasSubstr("more than the 64 positions"));
 }

@@ -172,6 +172,53 @@ TEST_P(MultiTokenDrafterTest, DraftsDoNotChangeTexts) {
   }
 }
 
+// The logits of every token depend on this token alone, and its depths read it as the decoder does.
+void make_bigrams(const GptModel& model) {
+  for (const Parameter& parameter : named_tensors(model)) {
+    const std::string& name = parameter.name;
+    Tensor values = parameter.variable.data();
+    const Shape& shape = values.shape();
+    std::vector<float> elements(static_cast<size_t>(values.numel()), 0.0F);
+    if (name.ends_with("eh_proj.weight")) {  // the identity of the embedding
+      for (int64_t i = 0; i < shape[0]; ++i) elements[static_cast<size_t>(i * (shape[1] + 1))] = 1;
+    } else if (!name.ends_with("linear_proj.weight") && !name.ends_with("linear_fc2.weight")) {
+      continue;
+    }
+    copy_into(values, tensor_of(elements, shape).to(values.stream()));
+  }
+}
+
+TEST_P(MultiTokenDrafterTest, AcceptsEveryDraftOfDepthsThatAgreeWithTheDecoder) {
+  make_bigrams(*model_);
+  const auto want = drawn_with(*model_, {}, 1);
+  EngineOptions options;
+  // 20 tokens take a pass over the prompt, and then 10 passes with 9 drafts or 7 with 12.
+  for (const auto& [num_drafts, accepted] : {std::pair(1, 9), std::pair(2, 12)}) {
+    options.drafter = drafter(options, num_drafts);
+    EngineState state;
+    EXPECT_EQ(drawn_with(*model_, options, 1, &state), want);
+    EXPECT_EQ(state.accepted_draft_tokens, std::ssize(kDraftPrompts) * accepted);
+    EXPECT_EQ(state.draft_tokens, state.accepted_draft_tokens);
+  }
+}
+
+// No drafts are taken for beams, so their pages have no keys of the depths.
+TEST_P(MultiTokenDrafterTest, DraftsForAPromptThatBeamsHaveRead) {
+  EngineOptions options{.page_tokens = 4};
+  auto checked = std::make_shared<CheckedDrafter>(*model_, drafter(options, 1));
+  options.drafter = checked;
+  Engine engine({*model_}, options);
+  Request request{.prompt = kDraftPrompts.front(), .max_new_tokens = 8};
+  request.sampling.top_k = 1;
+  for (const bool has_beams : {true, false}) {
+    if (has_beams) request.beams = BeamOptions{.width = 2};
+    engine.submit(request);
+    while (engine.has_work()) engine.step();
+    request.beams.reset();
+  }
+  EXPECT_GT(checked->num_checked(), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, MultiTokenDrafterTest,
                          testing::Range(size_t{0}, std::size(kDraftModels)));
 
@@ -181,10 +228,9 @@ TEST(MultiTokenDrafterErrorTest, NamesWhatTheModelLacks) {
   };
   const auto of_two =
       tiny_gpt(PositionEmbedding::kRope, Stream{}, DType::kFloat32, 32, predicts_two_more);
-  EXPECT_EQ(
-      message(*of_two, 3),
-      "--num-speculative-tokens 3 with --speculative-method mtp must be at most the 2 further "
-      "tokens that the model predicts (--mtp-num-layers)");
+  EXPECT_EQ(message(*of_two, 3),
+            "--num-speculative-tokens 3 with --speculative-method mtp must be at most 2, the "
+            "--mtp-num-layers of the model");
   EXPECT_EQ(message(*tiny_gpt(), 1),
             "--speculative-method mtp needs a model with multi-token prediction "
             "(--mtp-num-layers), and this one has none; use ngram");

@@ -115,6 +115,30 @@ TEST_F(GenerateTest, NativeCheckpointContinuesText) {
   EXPECT_NE(run("generate", other).out, first.out);
 }
 
+TEST_F(GenerateTest, CountsDrafts) {
+  const Words words = {
+      "--load",   golden("hf/bloom").string(), "--device", "cpu", "--prompt-file", "-", "--json",
+      "--greedy", "--max-new-tokens",          "40"};
+  const RunOptions input = {.input = json_lines({{5, 17, 99, 5, 17, 99, 5}})};
+  const auto with = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run("generate", all, input);
+  };
+  const Outcome without = with({});
+  EXPECT_EQ(without.err, "");
+  const Outcome outcome = with({"--num-speculative-tokens", "3"});
+  EXPECT_EQ(outcome.out, without.out);
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("^draft tokens: [1-9][0-9]* verified, "
+                                                  "[1-9][0-9]* accepted \\([0-9.]+%\\)\n$"));
+  EXPECT_THAT(with({"--speculative-method", "mtp"}).err,
+              HasSubstr("--speculative-method mtp has no effect without --num-speculative-tokens"));
+  EXPECT_THAT(with({"--num-beams", "2", "--num-speculative-tokens", "65"}).err,
+              testing::AllOf(HasSubstr("--num-beams 2 takes no drafts; remove "
+                                       "--num-speculative-tokens 65"),
+                             HasSubstr("--num-speculative-tokens 65 must be 64 or less")));
+}
+
 TEST_F(GenerateTest, TextsEndWhereThePositionsDo) {
   const std::vector<json> rows =
       generate(golden("hf/gpt2"), {{5, 17, 99}}, Flags().with("--greedy"));

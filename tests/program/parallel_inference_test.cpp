@@ -124,6 +124,57 @@ TEST_F(ParallelInferenceTest, AttentionIsLatent) {
   expect_as_one_rank(saved, {{.tp = 2}, {.pp = 2}});
 }
 
+TEST_F(ParallelInferenceTest, DraftsLeaveTextsAsTheyAre) {
+  const Flags saving = golden_flags().with("--eval-iters", "0").with("--save-interval", "20");
+  const std::filesystem::path saved = path("save");
+  train(llama_style(saving)
+            .with("--mtp-num-layers", "2")
+            .with("--train-iters", "6")
+            .with("--save", saved.string()));
+  const Flags greedy = Flags().with("--greedy").with("--max-new-tokens", "12");
+  const Flags sampled =
+      Flags().with("--seed", "3").with("--top-k", "5").with("--max-new-tokens", "12");
+  for (const Flags& flags : {greedy, sampled.with("--repetition-penalty", "1.2")}) {
+    const std::vector<nlohmann::json> want = generated(saved, kOne, flags, kPrompts);
+    const Flags drafts = flags.with("--num-speculative-tokens", "2");
+    expect_same(generated(saved, kOne, drafts, kPrompts), want);  // by n-grams
+    for (const InferenceLayout& layout :
+         {kOne, InferenceLayout{.tp = 2}, InferenceLayout{.tp = 2, .pp = 2}}) {
+      SCOPED_TRACE("tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp));
+      expect_same(generated(saved, layout, drafts.with("--speculative-method", "mtp"), kPrompts),
+                  want);
+    }
+  }
+
+  // The last stage has no table of positions.
+  const std::filesystem::path with_table = path("save2");
+  train(saving.with("--mtp-num-layers", "1")
+            .with("--train-iters", "2")
+            .with("--save", with_table.string()));
+  const Outcome refused =
+      run("launch", {"--nproc-per-node", "2", "generate", "--load", with_table.string(), "--prompt",
+                     "a", "--device", "cpu", "--pipeline-model-parallel-size", "2",
+                     "--num-speculative-tokens", "1", "--speculative-method", "mtp"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(errors_of(refused).size(), 1U);
+  EXPECT_THAT(refused.err, testing::HasSubstr("--embed-layernorm needs "
+                                              "--pipeline-model-parallel-size 1; use ngram"));
+}
+
+// DeepSeek-V3's layer of further tokens, which has experts and latent attention.
+TEST_F(ParallelInferenceTest, DraftsOfDeepSeekLeaveTextsAsTheyAre) {
+  const std::filesystem::path model = golden("quantized/fp8-blocks");
+  const std::vector<Ids> prompts = {{5, 17, 9}, {1}, {64, 3, 3, 12, 7, 8, 21, 30, 2, 11}};
+  const Flags flags = Flags().with("--greedy").with("--max-new-tokens", "12");
+  const Flags drafts =
+      flags.with("--num-speculative-tokens", "1").with("--speculative-method", "mtp");
+  const std::vector<nlohmann::json> want = generated(model, kOne, flags, prompts);
+  for (const InferenceLayout& layout : {kOne, InferenceLayout{.tp = 2}, InferenceLayout{.pp = 2}}) {
+    SCOPED_TRACE("tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp));
+    expect_same(generated(model, layout, drafts, prompts), want);
+  }
+}
+
 TEST_F(ParallelInferenceTest, ManyTextsComeAndGo) {
   expect_many_texts_as_one_rank(golden("hf/llama-gqa"), {.tp = 2});
 }

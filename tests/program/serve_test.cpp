@@ -210,6 +210,52 @@ TEST_F(ServeTest, EmbedsAndDraftsOnAnyRanks) {
   }
 }
 
+// Texts with drafts of multi-token prediction, on two ranks, are those of one rank without.
+TEST_F(ServeTest, DraftsByMultiTokenPrediction) {
+  json texts;
+  for (const int ranks : {1, 2}) {
+    const int port = free_port();
+    Words words = {"--nproc-per-node",
+                   std::to_string(ranks),
+                   "serve",
+                   "--load",
+                   golden("quantized/fp8-blocks").string(),
+                   "--device",
+                   "cpu",
+                   "--tokenizer-type",
+                   "NullTokenizer",
+                   "--vocab-size",
+                   "66",
+                   "--port",
+                   std::to_string(port)};
+    if (ranks == 2) {
+      words = with(words, {"--tensor-model-parallel-size", "2", "--num-speculative-tokens", "1",
+                           "--speculative-method", "mtp"});
+    }
+    Running server("launch", words);
+    ASSERT_TRUE(server.wait_for("serving "));
+    httplib::Client client("127.0.0.1", port);
+    json all;
+    for (const double temperature : {0.0, 0.3}) {
+      const json body = {{"prompt", {5, 17, 9, 5, 17}},
+                         {"max_tokens", 20},
+                         {"seed", 3},
+                         {"temperature", temperature}};
+      const httplib::Result answer =
+          client.Post("/v1/completions", body.dump(), "application/json");
+      ASSERT_TRUE(answer && answer->status == 200) << (answer ? answer->body : "");
+      all.push_back(json::parse(answer->body).at("choices"));
+    }
+    if (ranks == 1) texts = all;
+    EXPECT_EQ(all, texts);
+    const std::string metrics = client.Get("/metrics")->body;
+    const std::string count = "spec_decode_num_draft_tokens_total{model_name=\"fp8-blocks\"} 0";
+    EXPECT_EQ(metrics.find(count) != std::string::npos, ranks == 1);
+    server.send(SIGTERM);
+    EXPECT_EQ(server.finish().exit_code, 0);
+  }
+}
+
 // A rank that is lost takes the server with it. Clients get an answer that says so, and the job's
 // errors name the rank.
 TEST_F(ServeTest, AKilledRankIsNamedAndItsClientsAreTold) {
@@ -265,6 +311,12 @@ TEST_F(ServeTest, RefusesWhatCannotBe) {
                     "--device",         "cpu"};
   EXPECT_THAT(run("serve", with(t5, {"--num-speculative-tokens", "2"})).err,
               HasSubstr("--num-speculative-tokens 2 is for a GPT, and the model is a T5"));
+  EXPECT_THAT(run("serve", with(model(), {"--num-speculative-tokens", "2", "--speculative-method",
+                                          "mtp", "--prompt-lookup-max", "5"}))
+                  .err,
+              testing::AllOf(HasSubstr("--speculative-method mtp needs a model with multi-token "
+                                       "prediction (--mtp-num-layers)"),
+                             HasSubstr("--prompt-lookup-min have no effect without")));
   EXPECT_THAT(run("serve", with(t5, {"--embedding-pooling", "cls"})).err,
               HasSubstr("--embedding-pooling is for a GPT or a BERT, and the model is a T5"));
   EXPECT_THAT(run("serve", with(model(), {"--embedding-pooling", "cls"})).err,
