@@ -53,17 +53,29 @@ class FailureTest : public ProgramTest {
         .with("--keep-last", "2");
   }
   Flags unsaved_job(const std::string& name) const {
-    return golden_flags()
-        .with("--micro-batch-size", "1")
-        .with("--train-iters", std::to_string(kIterations))
-        .with("--lr-decay-iters", std::to_string(kIterations))
-        .with("--eval-iters", "0")
-        .with("--attention-dropout", "0.1")
-        .with("--hidden-dropout", "0.1")
-        .with("--tensor-model-parallel-size", "2")
-        .with("--use-distributed-optimizer")
-        .with("--distributed-timeout-seconds-after-init", "3")
-        .with("--metrics-jsonl", path(name + ".jsonl").string());
+    const Flags flags = golden_flags()
+                            .with("--micro-batch-size", "1")
+                            .with("--train-iters", std::to_string(kIterations))
+                            .with("--lr-decay-iters", std::to_string(kIterations))
+                            .with("--eval-iters", "0")
+                            .with("--attention-dropout", "0.1")
+                            .with("--hidden-dropout", "0.1")
+                            .with("--tensor-model-parallel-size", "2")
+                            .with("--use-distributed-optimizer")
+                            .with("--distributed-timeout-seconds-after-init", "3")
+                            .with("--metrics-jsonl", path(name + ".jsonl").string());
+    return has_experts_ ? with_experts(flags) : flags;
+  }
+  // Two ranks have two experts each, with state that is no parameter: the bias of the router.
+  static Flags with_experts(const Flags& flags) {
+    return flags.with("--num-experts", "4")
+        .with("--moe-router-topk", "2")
+        .with("--expert-model-parallel-size", "2")
+        .with("--sequence-parallel")
+        .with("--moe-router-score-function", "sigmoid")
+        .with("--moe-router-enable-expert-bias")
+        .with("--moe-router-load-balancing-type", "seq_aux_loss")
+        .with("--moe-aux-loss-coeff", "1e-2");
   }
   static Words launched(const Words& own, const Flags& flags) {
     Words words = own;
@@ -99,6 +111,44 @@ class FailureTest : public ProgramTest {
       EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr(".tmp")));
     }
   }
+  // A save that finds the disk full ends the job; the checkpoint before goes on.
+  void expect_full_disk_costs_no_checkpoint(bool is_async) const {
+    const fs::path disk = path("full");
+    fs::create_directory(disk);
+    const bool is_small =
+        ::mount("tmpfs", disk.c_str(), "tmpfs", 0, has_experts_ ? "size=6m" : "size=2m") == 0;
+    const auto saving = [&](int interval) {
+      const Flags flags = job("full")
+                              .with("--save", (disk / "save").string())
+                              .with("--save-interval", std::to_string(interval));
+      return is_async ? flags.with("--async-save") : flags;
+    };
+    EXPECT_EQ(
+        run("launch", launched(processes(), saving(10).with("--exit-interval", "10"))).exit_code,
+        0);
+    const auto room = fs::space(disk);
+    // Leave room for less than a checkpoint.
+    if (is_small) std::ofstream(disk / "ballast") << std::string(room.available - 200'000, 'x');
+    const Outcome outcome =
+        run("launch", launched(processes(), saving(10).with("--load", (disk / "save").string())),
+            {.max_file_bytes = is_small ? 0 : 60'000});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_LT(outcome.seconds, 30);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("iteration 20 was not saved"),
+                                   AnyOf(HasSubstr("No space left"), HasSubstr("File too large")),
+                                   HasSubstr("the checkpoint of iteration 10 is unharmed")));
+    EXPECT_FALSE(fs::exists(iteration_in(disk / "save", 20)));
+    fs::remove(disk / "ballast");
+    const Outcome resumed =
+        run("launch", launched(threads(), saving(1000).with("--load", (disk / "save").string())));
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    expect_as(metrics_of(path("full.jsonl")), undisturbed());
+    if (is_small) {
+      EXPECT_EQ(::umount(disk.c_str()), 0);
+    }
+  }
+
+  bool has_experts_ = false;
 };
 
 TEST_F(FailureTest, AKilledRankEndsTheJob) {
@@ -172,38 +222,23 @@ class FullDiskTest : public FailureTest, public testing::WithParamInterface<bool
 INSTANTIATE_TEST_SUITE_P(Saves, FullDiskTest, testing::Bool(),
                          [](const auto& save) { return save.param ? "async" : "waited"; });
 
-TEST_P(FullDiskTest, CostsNoCheckpoint) {
-  const fs::path disk = path("full");
-  fs::create_directory(disk);
-  const bool is_small = ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=2m") == 0;
-  const auto saving = [&](int interval) {
-    const Flags flags = job("full")
-                            .with("--save", (disk / "save").string())
-                            .with("--save-interval", std::to_string(interval));
-    return GetParam() ? flags.with("--async-save") : flags;
-  };
-  EXPECT_EQ(
-      run("launch", launched(processes(), saving(10).with("--exit-interval", "10"))).exit_code, 0);
-  const auto room = fs::space(disk);
-  // Leave room for less than a checkpoint.
-  if (is_small) std::ofstream(disk / "ballast") << std::string(room.available - 200'000, 'x');
-  const Outcome outcome =
-      run("launch", launched(processes(), saving(10).with("--load", (disk / "save").string())),
-          {.max_file_bytes = is_small ? 0 : 60'000});
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
-  EXPECT_LT(outcome.seconds, 30);
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("iteration 20 was not saved"),
-                                 AnyOf(HasSubstr("No space left"), HasSubstr("File too large")),
-                                 HasSubstr("the checkpoint of iteration 10 is unharmed")));
-  EXPECT_FALSE(fs::exists(iteration_in(disk / "save", 20)));
-  fs::remove(disk / "ballast");
-  const Outcome resumed =
-      run("launch", launched(threads(), saving(1000).with("--load", (disk / "save").string())));
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  expect_as(metrics_of(path("full.jsonl")), undisturbed());
-  if (is_small) {
-    EXPECT_EQ(::umount(disk.c_str()), 0);
-  }
+TEST_P(FullDiskTest, CostsNoCheckpoint) { expect_full_disk_costs_no_checkpoint(GetParam()); }
+
+class ExpertFailureTest : public FailureTest {
+ protected:
+  ExpertFailureTest() { has_experts_ = true; }
+};
+
+TEST_F(ExpertFailureTest, AKilledRankCostsNoCheckpoint) {
+  Running running("launch", launched(processes(), job("experts")));
+  ASSERT_TRUE(running.wait_for(" iteration       25/"));
+  ASSERT_EQ(::kill(process_of_rank(running.pid(), 1), SIGKILL), 0);
+  EXPECT_EQ(running.finish().exit_code, 128 + SIGKILL);
+  expect_resumed("experts");
+}
+
+TEST_F(ExpertFailureTest, AFullDiskCostsNoCheckpoint) {
+  expect_full_disk_costs_no_checkpoint(false);
 }
 
 TEST_F(FailureTest, ACableIsPulled) {
