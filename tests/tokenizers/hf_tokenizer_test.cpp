@@ -79,7 +79,10 @@ INSTANTIATE_TEST_SUITE_P(Files, HfCases, testing::ValuesIn(case_names()), [](con
 // Files of real models, unpacked where they are compressed.
 class RealHf : public testing::Test {
  protected:
-  void SetUp() override { MG_NEEDS_SHARED("data/tokenizer-json/bpe-bytelevel-roberta-base.json"); }
+  void SetUp() override {
+    MG_NEEDS_SHARED("data/tokenizer-json/bpe-bytelevel-roberta-base.json");
+    if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "needs the program xz";
+  }
 
   std::string unpacked(const std::string& name, const std::string& as = "tokenizer.json") {
     const std::string from = shared_data("data/tokenizer-json/" + name).string();
