@@ -30,6 +30,7 @@
 #include "megatron/cli/pretrain_bert.h"
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/pretrain_t5.h"
+#include "megatron/cli/report.h"
 #include "megatron/cli/score.h"
 #include "megatron/cli/self_test.h"
 #include "megatron/cli/serve.h"
@@ -68,6 +69,7 @@ constexpr Command kTable[] = {
     {"retro-finetune", CommandGroup::kTraining, "tune a model on questions and answers",
      if_built<kHasRetro, retro_finetune>(), "MG_RETRO"},
     {"finetune", CommandGroup::kTraining, "fine-tune a model", finetune},
+    {"report", CommandGroup::kTraining, "compare training runs on a web page", report_runs},
     {"retro-generate", CommandGroup::kInference, "answer questions with a tuned model",
      if_built<kHasRetro, retro_generate>(), "MG_RETRO"},
     {"retro-eval", CommandGroup::kInference, "score generated answers",

@@ -1,0 +1,471 @@
+"use strict";
+
+// Numbers of the charts, without the document.
+
+// The running sums of a list of differences.
+function summed(differences) {
+  let sum = 0;
+  return differences.map(difference => sum += difference);
+}
+
+// y at x of a line through points with increasing x; null outside.
+function interpolated(xs, ys, x) {
+  if (!xs.length || x < xs[0] || x > xs[xs.length - 1]) return null;
+  const right = Math.max(1, firstAtLeast(xs, x));
+  if (xs.length === 1 || ys[right] === null || ys[right - 1] === null) return xs.length === 1 ? ys[0] : null;
+  return ys[right - 1] + (ys[right] - ys[right - 1]) * (x - xs[right - 1]) / (xs[right] - xs[right - 1]);
+}
+
+// The first index whose x is at least the given one.
+function firstAtLeast(xs, x) {
+  let low = 0;
+  let high = xs.length;
+  while (low < high) {
+    const middle = low + high >> 1;
+    if (xs[middle] < x) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// The index of the nearest x that is not null; -1 if there is none.
+function nearest(xs, x) {
+  let best = -1;
+  for (let i = 0; i < xs.length; ++i) {
+    if (xs[i] !== null && (best < 0 || Math.abs(xs[i] - x) < Math.abs(xs[best] - x))) best = i;
+  }
+  return best;
+}
+
+// Exponential moving average, corrected for its start (Kingma & Ba 2015, sec. 3).
+function smoothed(values, weight) {
+  if (!weight) return values;
+  let sum = 0;
+  let total = 0;
+  return values.map(value => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    total = weight * total + (1 - weight);
+    return sum / total;
+  });
+}
+
+// Round numbers from low to high, about `count` of them.
+function ticks(low, high, count) {
+  const raw = (high - low) / Math.max(1, count);
+  if (!(raw > 0) || !isFinite(raw)) return [low];
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map(n => n * power).find(n => n >= raw * 0.999);
+  const all = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) all.push(i * step);
+  return all;
+}
+
+function logTicks(low, high) {
+  const from = Math.floor(Math.log10(low));
+  const to = Math.ceil(Math.log10(high));
+  const steps = to - from <= 2 ? [1, 2, 3, 5, 7] : to - from <= 4 ? [1, 2, 5] : [1];
+  const stride = Math.max(1, Math.ceil((to - from) / 8));
+  const all = [];
+  for (let power = from; power <= to; power += stride) all.push(...steps.map(n => n * 10 ** power));
+  const inside = all.filter(n => n >= low * 0.999 && n <= high * 1.001);
+  return inside.length > 1 ? inside : [low, high];
+}
+
+// "1.5M", "0.00012"
+function short(value) {
+  if (value === null || value === undefined || !isFinite(value)) return "–";
+  const size = Math.abs(value);
+  for (const [unit, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (size >= unit) return +(value / (name === "k" ? 1e3 : unit)).toPrecision(4) + name;
+  }
+  if (size > 0 && size < 1e-3) return (+value.toPrecision(4)).toExponential();
+  return String(+value.toPrecision(5));
+}
+
+function duration(seconds) {
+  if (seconds === null || !isFinite(seconds)) return "–";
+  if (seconds < 60) return +seconds.toPrecision(3) + " s";
+  if (seconds < 3600) return Math.floor(seconds / 60) + "m" + String(Math.floor(seconds % 60)).padStart(2, "0") + "s";
+  return Math.floor(seconds / 3600) + "h" + String(Math.floor(seconds / 60 % 60)).padStart(2, "0") + "m";
+}
+
+const kTitles = {
+  grad_norm: "gradient norm", learning_rate: "learning rate", tokens_per_second: "tokens per second",
+  mfu_percent: "MFU, %", hfu_percent: "HFU, %", tflops_per_gpu: "TFLOP/s per GPU",
+  elapsed_ms_per_iteration: "ms per iteration", global_batch_size: "global batch size", loss_scale: "loss scale",
+  params_norm: "norm of the parameters", num_zeros: "zeros in the gradient",
+  skipped_iterations: "skipped iterations", nan_iterations: "iterations with NaN",
+};
+// Numbers of the x axis: no chart.
+const kProgress = ["consumed_train_samples", "consumed_train_tokens"];
+const titleOf = name => kTitles[name] || name;
+
+// Where a chart stands: losses, evaluations, the known numbers, all others.
+function rank(name) {
+  if (/validation|test/.test(name)) return /ppl/i.test(name) ? 2 : 1;
+  if (/loss/.test(name) && name !== "loss_scale" && !/^moe\//.test(name)) return 0;
+  const known = Object.keys(kTitles).indexOf(name);
+  return known >= 0 ? 3 + known / 100 : 4;
+}
+
+// The names of all series in the order of their charts.
+function chartNames(runs) {
+  const names = new Set(runs.flatMap(run => Object.keys(run.series)));
+  const all = [...names].filter(name => !kProgress.includes(name));
+  // These are worth a chart only if they change.
+  const plain = {skipped_iterations: 0, nan_iterations: 0, loss_scale: null, global_batch_size: null};
+  const varies = name => {
+    const found = runs.map(run => run.series[name]).filter(series => series);
+    const usual = plain[name] ?? found[0].max;
+    return found.some(series => series.min !== usual || series.max !== usual);
+  };
+  return all.filter(name => !(name in plain) || varies(name))
+    .sort((a, b) => rank(a) - rank(b));
+}
+
+// Decodes a run: absolute iterations, and a function from an iteration to each axis.
+function unpack(run) {
+  const at = summed(run.progress.i);
+  run.place = (axis, iteration) =>
+    axis === "iteration" ? iteration : interpolated(at, run.progress[axis], iteration);
+  run.has = axis => axis === "iteration" || run.progress[axis].some(value => value !== null);
+  run.final = axis => run.progress[axis].findLast(value => value !== null) ?? null;
+  for (const series of Object.values(run.series)) series.i = summed(series.i);
+  run.last = Math.max(0, ...Object.values(run.series).map(series => series.i[series.i.length - 1]));
+  run.shown = true;
+  return run;
+}
+
+// The document.
+
+function start() {
+  const $ = id => document.getElementById(id);
+  const runs = JSON.parse($("data").textContent).runs.map(unpack);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const state = {axis: "iteration", log: false, smooth: 0, range: null};
+
+  const element = (tag, text, name) => {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    if (name) made.className = name;
+    return made;
+  };
+  // Distinct hues for any number of runs: steps of the golden angle.
+  const colour = i => `hsl(${(210 + i * 137.508) % 360} ${65 + 10 * (i % 3)}% ${dark.matches ? 64 : 40 + 4 * (i % 2)}%)`;
+  const axisText = (axis, value) => axis === "seconds" ? duration(value) : short(value);
+
+  // A chart of one number of all runs.
+  function makeChart(name) {
+    const section = element("section");
+    const canvas = element("canvas", undefined, "chart");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${titleOf(name)} of the runs; the table below has its final values`);
+    section.append(element("h2", titleOf(name)), canvas);
+    $("charts").append(section);
+    const own = runs.map((run, i) => ({run, i, series: run.series[name]})).filter(entry => entry.series);
+    const box = {left: 58, right: 8, top: 6, bottom: 22};
+    let view = null;
+    let cursor = null;
+    let dragged = null;
+
+    // The visible lines: x and y of each point, null for a gap.
+    function lines() {
+      return own.filter(({run}) => run.shown && run.has(state.axis)).map(({run, i, series}) => {
+        const xs = series.i.map(iteration => run.place(state.axis, iteration));
+        return {run, i, xs, raw: series.v, ys: smoothed(series.v, state.smooth)};
+      });
+    }
+
+    function limits(all) {
+      const limit = {x0: Infinity, x1: -Infinity, y0: Infinity, y1: -Infinity};
+      for (const {xs, ys} of all) {
+        for (let k = 0; k < xs.length; ++k) {
+          if (xs[k] === null) continue;
+          if (state.range && (xs[k] < state.range[0] || xs[k] > state.range[1])) continue;
+          limit.x0 = Math.min(limit.x0, xs[k]);
+          limit.x1 = Math.max(limit.x1, xs[k]);
+          if (ys[k] === null || state.log && ys[k] <= 0) continue;
+          limit.y0 = Math.min(limit.y0, ys[k]);
+          limit.y1 = Math.max(limit.y1, ys[k]);
+        }
+      }
+      if (state.range) [limit.x0, limit.x1] = state.range;
+      if (limit.x0 === limit.x1) { limit.x0 -= 0.5; limit.x1 += 0.5; }
+      if (limit.y0 === limit.y1) {
+        const half = Math.abs(limit.y0) / 10 || 1;
+        limit.y1 += half;
+        limit.y0 -= state.log ? Math.min(half, limit.y0 / 2) : half;
+      }
+      return limit;
+    }
+
+    function draw() {
+      const width = canvas.clientWidth;
+      const height = canvas.clientHeight;
+      const scale = devicePixelRatio || 1;
+      if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
+      if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
+      const pen = canvas.getContext("2d");
+      pen.setTransform(scale, 0, 0, scale, 0, 0);
+      pen.clearRect(0, 0, width, height);
+      const style = getComputedStyle(document.documentElement);
+      pen.font = "11px system-ui, sans-serif";
+      pen.fillStyle = style.getPropertyValue("--weak");
+      const all = lines();
+      const limit = limits(all);
+      view = null;
+      if (!(limit.x1 > limit.x0) || !(limit.y1 > limit.y0)) {
+        pen.fillText(all.length ? "no value to show here" : "no shown run has this number on this axis", box.left, 24);
+        return;
+      }
+      const inner = {w: width - box.left - box.right, h: height - box.top - box.bottom};
+      const bent = state.log ? Math.log : value => value;
+      const low = bent(limit.y0);
+      const high = bent(limit.y1);
+      const margin = (high - low) * 0.04;
+      const px = x => box.left + (x - limit.x0) / (limit.x1 - limit.x0) * inner.w;
+      const py = y => box.top + (high + margin - bent(y)) / (high - low + 2 * margin) * inner.h;
+      view = {all, px, py, limit, inner};
+      pen.strokeStyle = style.getPropertyValue("--line");
+      pen.lineWidth = 1;
+      pen.textAlign = "right";
+      pen.textBaseline = "middle";
+      for (const y of state.log ? logTicks(limit.y0, limit.y1) : ticks(limit.y0, limit.y1, 5)) {
+        pen.beginPath();
+        pen.moveTo(box.left, py(y));
+        pen.lineTo(width - box.right, py(y));
+        pen.stroke();
+        pen.fillText(short(y), box.left - 5, py(y));
+      }
+      pen.textBaseline = "top";
+      pen.textAlign = "center";
+      for (const x of ticks(limit.x0, limit.x1, inner.w / 65)) {
+        const text = axisText(state.axis, x);
+        const half = pen.measureText(text).width / 2;
+        pen.fillText(text, Math.min(px(x), width - half), height - box.bottom + 6);
+      }
+      pen.save();
+      pen.beginPath();
+      pen.rect(box.left, 0, inner.w, height - box.bottom + 2);
+      pen.clip();
+      pen.lineJoin = "round";
+      pen.lineWidth = all.length > 20 ? 1 : 1.5;
+      for (const {i, xs, ys, raw} of all) {
+        pen.strokeStyle = pen.fillStyle = colour(i);
+        if (state.smooth) {
+          pen.globalAlpha = 0.2;
+          trace(pen, xs, raw, px, py);
+          pen.globalAlpha = 1;
+        }
+        trace(pen, xs, ys, px, py);
+      }
+      pen.restore();
+      if (dragged) {
+        pen.fillStyle = style.getPropertyValue("--line");
+        pen.fillRect(Math.min(dragged.from, dragged.to), box.top, Math.abs(dragged.to - dragged.from), inner.h);
+      } else if (cursor) {
+        pen.strokeStyle = style.getPropertyValue("--weak");
+        pen.lineWidth = 1;
+        pen.beginPath();
+        pen.moveTo(cursor.x, box.top);
+        pen.lineTo(cursor.x, height - box.bottom);
+        pen.stroke();
+      }
+    }
+
+    function trace(pen, xs, ys, px, py) {
+      pen.beginPath();
+      let open = false;
+      let count = 0;
+      for (let k = 0; k < xs.length; ++k) {
+        if (xs[k] === null || ys[k] === null || state.log && ys[k] <= 0) { open = false; continue; }
+        if (open) pen.lineTo(px(xs[k]), py(ys[k])); else pen.moveTo(px(xs[k]), py(ys[k]));
+        open = true;
+        ++count;
+      }
+      pen.stroke();
+      if (count > 40) return;
+      for (let k = 0; k < xs.length; ++k) {
+        if (xs[k] === null || ys[k] === null || state.log && ys[k] <= 0) continue;
+        pen.beginPath();
+        pen.arc(px(xs[k]), py(ys[k]), 2, 0, 7);
+        pen.fill();
+      }
+    }
+
+    // The values at the cursor, those nearest to it first.
+    function showTip(event) {
+      const rect = canvas.getBoundingClientRect();
+      const x = event.clientX - rect.left;
+      const y = event.clientY - rect.top;
+      cursor = null;
+      $("tip").hidden = true;
+      if (!view || x < box.left - 2 || x > box.left + view.inner.w + 2) return;
+      cursor = {x};
+      const value = view.limit.x0 + (x - box.left) / view.inner.w * (view.limit.x1 - view.limit.x0);
+      const found = [];
+      for (const {run, i, xs, ys} of view.all) {
+        const k = nearest(xs, value);
+        if (k < 0 || ys[k] === null || Math.abs(view.px(xs[k]) - x) > 40) continue;
+        found.push({run, i, x: xs[k], y: ys[k], distance: Math.abs(view.py(ys[k]) - y)});
+      }
+      if (!found.length) return;
+      found.sort((a, b) => a.distance - b.distance);
+      const most = 10;
+      const rows = [element("div", `${state.axis === "seconds" ? "time" : state.axis} ${axisText(state.axis, found[0].x)}`)];
+      for (const {run, i, y: own} of found.slice(0, most)) {
+        const row = element("div");
+        const swatch = element("span", undefined, "swatch");
+        swatch.style.background = colour(i);
+        row.append(swatch, element("span", run.name), element("b", short(own)));
+        rows.push(row);
+      }
+      if (found.length > most) rows.push(element("div", `and ${found.length - most} more`));
+      $("tip").replaceChildren(...rows);
+      $("tip").hidden = false;
+      const tip = $("tip").getBoundingClientRect();
+      const left = event.clientX + 14 + tip.width < innerWidth ? event.clientX + 14 : event.clientX - 14 - tip.width;
+      $("tip").style.left = Math.max(4, left) + "px";
+      $("tip").style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.height - 4)) + "px";
+    }
+
+    canvas.addEventListener("pointerdown", event => {
+      if (event.pointerType === "mouse" && event.button === 0 && view) {
+        dragged = {from: event.offsetX, to: event.offsetX};
+        canvas.setPointerCapture(event.pointerId);
+      }
+    });
+    canvas.addEventListener("pointermove", event => {
+      if (dragged) dragged.to = event.offsetX;
+      showTip(event);
+      draw();
+    });
+    canvas.addEventListener("pointerup", () => {
+      const marked = dragged;
+      dragged = null;
+      if (marked && view && Math.abs(marked.to - marked.from) > 5) {
+        const at = x => view.limit.x0 + (x - box.left) / view.inner.w * (view.limit.x1 - view.limit.x0);
+        state.range = [at(Math.min(marked.from, marked.to)), at(Math.max(marked.from, marked.to))];
+        $("whole").disabled = false;
+        drawAll();
+      }
+    });
+    canvas.addEventListener("pointerleave", () => {
+      cursor = dragged = null;
+      $("tip").hidden = true;
+      draw();
+    });
+    return draw;
+  }
+
+  function table(title, note, heads, rows) {
+    const section = element("section");
+    const scroll = element("div", undefined, "scroll");
+    const whole = element("table");
+    const head = element("tr");
+    heads.forEach(text => head.append(element("th", text)));
+    whole.append(element("thead"));
+    whole.firstChild.append(head);
+    const body = element("tbody");
+    for (const cells of rows) {
+      const row = element("tr");
+      cells.forEach((cell, k) => {
+        const made = k === 0 ? element("th", cell) : element("td", cell, typeof cell === "string" && isNaN(parseFloat(cell)) && cell !== "–" ? "text" : "");
+        if (k > 0) made.title = cell;
+        row.append(made);
+      });
+      body.append(row);
+    }
+    whole.append(body);
+    scroll.append(whole);
+    section.append(element("h2", title));
+    if (note) section.append(element("p", note, "note"));
+    section.append(scroll);
+    $("tables").append(section);
+  }
+
+  const names = chartNames(runs);
+
+  function finalValues() {
+    const columns = [
+      ["iterations", run => short(run.last)],
+      ["samples", run => short(run.final("samples"))],
+      ["tokens", run => short(run.final("tokens"))],
+      ["time", run => duration(run.final("seconds"))],
+    ];
+    const add = (head, name, key) => columns.push([head, run => run.series[name] ? short(run.series[name][key]) : "–"]);
+    for (const name of names) {
+      if (rank(name) < 3) {
+        add(titleOf(name), name, "last");
+        if (rank(name) < 2) add("least " + titleOf(name), name, "min");
+      } else if (/^(tokens_per_second|mfu_percent|tflops_per_gpu)$/.test(name)) {
+        add("mean " + titleOf(name), name, "mean");
+      } else if (/^(grad_norm|learning_rate)$/.test(name)) {
+        add(titleOf(name), name, "last");
+      }
+    }
+    columns.push(["not finite", run => String(Object.values(run.series).reduce((sum, series) => sum + series.bad, 0))]);
+    columns.push(["restarts", run => String(run.restarts)]);
+    table("Final values", "The last value of each run, from all points of its log.",
+      ["run", ...columns.map(column => column[0])],
+      runs.map(run => [run.name, ...columns.map(column => column[1](run))]));
+  }
+
+  function settings() {
+    const known = runs.filter(run => Object.keys(run.settings).length);
+    if (!known.length) return;
+    const keys = [...new Set(known.flatMap(run => Object.keys(run.settings)))].sort();
+    const differ = keys.filter(key => known.some(run => run.settings[key] !== known[0].settings[key]));
+    const shown = known.length > 1 ? differ : keys;
+    if (!shown.length) return;
+    table(known.length > 1 ? "Settings that differ" : "Settings", "", ["setting", ...known.map(run => run.name)],
+      shown.map(key => [key, ...known.map(run => run.settings[key] ?? "–")]));
+  }
+
+  const draws = names.map(makeChart);
+  let waits = false;
+  function drawAll() {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      draws.forEach(draw => draw());
+    });
+  }
+
+  runs.forEach((run, i) => {
+    const label = element("label");
+    const box = element("input");
+    box.type = "checkbox";
+    box.checked = true;
+    box.addEventListener("change", () => { run.shown = box.checked; drawAll(); });
+    const swatch = element("span", undefined, "swatch");
+    label.append(box, swatch, element("span", run.name));
+    $("legend").append(label);
+    run.show = shown => { run.shown = box.checked = shown; };
+    run.paint = () => { swatch.style.background = colour(i); };
+    run.paint();
+  });
+  const showThose = wanted => { runs.forEach(run => run.show(wanted(run))); drawAll(); };
+  $("all").addEventListener("click", () => showThose(() => true));
+  $("none").addEventListener("click", () => showThose(() => false));
+  $("filter").addEventListener("input", () => showThose(run => run.name.includes($("filter").value)));
+  $("controls").addEventListener("submit", event => event.preventDefault());
+  for (const option of $("axis").options) option.disabled = !runs.some(run => run.has(option.value));
+  const wholeRange = () => { state.range = null; $("whole").disabled = true; drawAll(); };
+  $("axis").addEventListener("change", () => { state.axis = $("axis").value; wholeRange(); });
+  $("log").addEventListener("change", () => { state.log = $("log").checked; drawAll(); });
+  $("smooth").addEventListener("input", () => {
+    state.smooth = +$("smooth").value;
+    $("smoothness").textContent = $("smooth").value;
+    drawAll();
+  });
+  $("whole").addEventListener("click", wholeRange);
+  dark.addEventListener("change", () => { runs.forEach(run => run.paint()); drawAll(); });
+  new ResizeObserver(drawAll).observe($("charts"));
+  finalValues();
+  settings();
+  drawAll();
+}
+
+if (typeof document !== "undefined") start();
