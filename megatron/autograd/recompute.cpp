@@ -85,6 +85,20 @@ std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variabl
                         });
 }
 
+void drop_until_used(const Variable& y, std::function<Tensor()> make, RandomState& random) {
+  if (!grad_enabled()) return;
+  Tensor memory = y.data();
+  memory.drop_until_access(
+      [make = std::move(make), random = &random, at = random, stream = y.stream()] {
+        const TraceRange range("recompute", stream);
+        const NoGrad no_grad;
+        const RandomState now = std::exchange(*random, at);
+        Tensor again = make();
+        *random = now;
+        return again;
+      });
+}
+
 Variable recompute(std::function<Variable(const Variable&)> fn, const Variable& x,
                    RandomState& random, const StoredForm& form) {
   const auto of_list = [fn = std::move(fn)](std::span<const Variable> xs) {

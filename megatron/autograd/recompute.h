@@ -30,4 +30,12 @@ std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variabl
 Variable recompute(std::function<Variable(const Variable&)> fn, const Variable& x,
                    RandomState& random, const StoredForm& form = {});
 
+// Frees the memory of y, a result of ops that were recorded, until it is used again, which takes
+// what make() computes without gradients: the same elements, in memory of their own. `random` as
+// above. Call it when the forward pass needs y no more; the ops that use y keep its memory alive,
+// those that made y keep what their own gradients need. No effect outside grad mode.
+//
+// make is kept as long as y: it captures parameters, and data of Variables, not Variables.
+void drop_until_used(const Variable& y, std::function<Tensor()> make, RandomState& random);
+
 }  // namespace megatron

@@ -50,9 +50,34 @@ class IneffectiveFlags {
                  given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
             "--rotary-... and --use-rope-scaling have no effect without --position-embedding-type "
             "rope");
+    recomputed_modules();
     latent_and_multi_token();
     warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
             "--rope-scaling-factor has no effect without --use-rope-scaling");
+  }
+
+  void recomputed_modules() {
+    if (!given("recompute_modules")) return;
+    const TransformerConfig& c = args_.transformer;
+    warn_if(c.recompute_granularity != RecomputeGranularity::kSelective,
+            "--recompute-modules has no effect without --recompute-granularity selective");
+    const auto warn_of = [&](const char* module, bool holds, const char* why) {
+      warn_if(holds && c.recomputes(module),
+              fmt::format("--recompute-modules {} has no effect {}", module, why));
+    };
+    warn_of("layernorm", c.apply_residual_connection_post_layernorm,
+            "with --apply-residual-connection-post-layernorm, whose sums read the norm");
+    warn_of("layernorm", c.norm_placement == NormPlacement::kAfter,
+            "with norms behind the parts of a layer");
+    warn_of("activation", c.fp8.is_on() && c.fp8.wgrad,
+            "on products in FP8, which always compute it twice");
+    warn_of("activation", c.recomputes("mlp"), "beside mlp, which includes it");
+    warn_of("moe_act", true, "since experts always compute their activation twice");
+    warn_of("mlp", c.has_experts() && c.moe_layer_freq.empty(), "if all layers have experts");
+    warn_of("moe", !c.has_experts(), "without --num-experts");
+    warn_of("shared_experts", c.moe_shared_expert_intermediate_size == 0,
+            "without --moe-shared-expert-intermediate-size");
+    warn_of("shared_experts", c.recomputes("moe"), "beside moe, which includes them");
   }
 
   void latent_and_multi_token() {

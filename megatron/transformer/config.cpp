@@ -671,7 +671,7 @@ void check_positions(const TransformerConfig& c, ProblemList& list) {
       "--alibi-before-scaling needs --position-embedding-type alibi; add it or remove the flag");
 }
 
-void check_recomputation(const RecomputeConfig& c, int64_t tp, ProblemList& list) {
+void check_recomputation(const TransformerConfig& c, int64_t tp, ProblemList& list) {
   switch (c.recompute_granularity) {
     case RecomputeGranularity::kNone:
       list.require(
@@ -685,6 +685,9 @@ void check_recomputation(const RecomputeConfig& c, int64_t tp, ProblemList& list
       list.require(c.recompute_num_layers == 0,
                    "--recompute-num-layers has no meaning with --recompute-granularity selective; "
                    "remove it");
+      list.require(!c.recompute_modules.empty(),
+                   "--recompute-modules names no part of a layer; use core_attn, which recomputes "
+                   "nothing");
       break;
     case RecomputeGranularity::kFull:
       list.require(c.recompute_method != RecomputeMethod::kNone,
@@ -693,6 +696,13 @@ void check_recomputation(const RecomputeConfig& c, int64_t tp, ProblemList& list
                    "--recompute-granularity full needs --recompute-num-layers of at least 1");
       break;
   }
+  for (const std::string& module : c.recompute_modules) {
+    list.require(std::ranges::find(kRecomputedModules, module) != kRecomputedModules.end(),
+                 fmt::format("--recompute-modules {} is no part of a layer; use {}", module,
+                             fmt::join(kRecomputedModules, ", ")));
+  }
+  list.require(c.multi_latent_attention || !c.recomputes("mla_up_proj"),
+               "--recompute-modules mla_up_proj needs --multi-latent-attention; remove it");
   if (c.distribute_saved_activations) {
     list.require(tp > 1,
                  "--distribute-saved-activations needs --tensor-model-parallel-size above 1; "

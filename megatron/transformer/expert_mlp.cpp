@@ -1,12 +1,15 @@
 #include "megatron/transformer/expert_mlp.h"
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/lora.h"
+#include "megatron/transformer/recomputed_region.h"
 
 namespace megatron {
 namespace {
@@ -22,8 +25,16 @@ ParameterInfo adapter_info(int64_t in) {
           .is_adapter = true};
 }
 
-// A dense MLP that reads every token.
+// A dense MLP that reads every token. Inside of a recomputed part nothing is recomputed.
 LayerConfig shared_expert_config(LayerConfig config) {
+  std::vector<std::string>& modules = config.recompute_modules;
+  if (config.recomputes("moe")) {
+    modules.clear();
+  } else if (config.recomputes("shared_experts")) {
+    modules = {"mlp"};
+  } else {
+    std::erase(modules, "mlp");
+  }
   config.ffn_hidden_size = config.moe_shared_expert_intermediate_size;
   config.add_bias_linear = false;
   return config;
@@ -117,7 +128,9 @@ Variable Experts::forward(const Variable& x, const RoutedTokens& routed) const {
 
 ExpertMlp::ExpertMlp(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
                      Stream stream, int64_t layer)
-    : router_(config, name + ".router", tp, stream, layer), experts_(config, tp, stream) {
+    : is_recomputed_(config.recomputes("moe")),
+      router_(config, name + ".router", tp, stream, layer),
+      experts_(config, tp, stream) {
   add_child("router", router_);
   add_child("experts", experts_);
   if (config.moe_shared_expert_intermediate_size == 0) return;
@@ -130,10 +143,18 @@ ExpertMlp::ExpertMlp(const LayerConfig& config, const std::string& name, const T
 }
 
 BiasedOutput ExpertMlp::forward(const Variable& x, const ForwardContext& context) const {
+  if (!is_recomputed_) return {output(x, context), Variable()};
+  const auto region = [this](const Variable& in, const ForwardContext& inside) {
+    return output(in, inside);
+  };
+  return {recompute_region(region, x, context), Variable()};
+}
+
+Variable ExpertMlp::output(const Variable& x, const ForwardContext& context) const {
   const Shape rows = {x.data().numel() / x.size(-1), x.size(-1)};
   const Variable routed =
       reshape(experts_.forward(reshape(x, rows), router_.forward(x, context)), x.shape());
-  if (!shared_experts_) return {routed, Variable()};
+  if (!shared_experts_) return routed;
   ForwardContext whole = context;
   whole.decode = {};  // its output is no sum that the next norm computes
   Variable shared = shared_experts_->forward(x, whole).y;
@@ -143,7 +164,7 @@ BiasedOutput ExpertMlp::forward(const Variable& x, const ForwardContext& context
     const Variable weights = expert_weights(gate, first, {.score = RouterScore::kSigmoid});
     shared = reshape(weighed_rows(reshape(shared, rows), weights), x.shape());
   }
-  return {add(routed, shared), Variable()};
+  return add(routed, shared);
 }
 
 }  // namespace megatron

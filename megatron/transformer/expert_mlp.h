@@ -39,6 +39,7 @@ class Experts final : public Module {
 //
 //   y = sum over the token's experts e of weight_e fc2_e(act(fc1_e(x))) + shared(x)
 //
+// --recompute-modules moe stores x alone, shared_experts does so for the shared experts.
 // shared(x) is multiplied by sigmoid(x gate^T) with moe_shared_expert_gate. x, y [s, b, h],
 // [s/tp, b, h] with sequence parallelism.
 class ExpertMlp final : public FeedForward {
@@ -50,6 +51,9 @@ class ExpertMlp final : public FeedForward {
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
+  Variable output(const Variable& x, const ForwardContext& context) const;
+
+  bool is_recomputed_;
   Router router_;
   Experts experts_;
   std::optional<Mlp> shared_experts_;

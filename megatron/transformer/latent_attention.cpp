@@ -8,6 +8,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
+#include "megatron/transformer/recomputed_region.h"
 #include "megatron/transformer/rotary_frequencies.h"
 
 namespace megatron {
@@ -41,6 +42,7 @@ LatentAttention::LatentAttention(const LayerConfig& config, const LayerPlace& pl
       heads_(latent_heads(config, tp.size())),
       core_attention_(with_latent_scale(config), RankHeads(config, tp), place.is_causal, tp,
                       place.name + ".self_attention.core_attention", stream),
+      drops_heads_(config.recomputes("mla_up_proj")),
       rotates_(config.position_embedding_type == PositionEmbedding::kRope),
       linear_kv_down_proj_(config.hidden_size, config.kv_lora_rank + config.qk_pos_emb_head_dim,
                            input_init(config), placement_of(config, tp, stream), false),
@@ -111,34 +113,46 @@ Variable LatentAttention::down(const Linear& linear, const Adapter& adapter, con
   return add(y, adapter.whole->forward(x, adapter.dropout.of_columns(x, tp_, context)));
 }
 
-Variable LatentAttention::queries(const Variable& x, const ForwardContext& context) const {
-  const auto of_columns = [&](const Variable& input) {
-    return q_adapter_.dropout.of_columns(input, tp_, context);
-  };
-  if (linear_q_proj_) return linear_q_proj_->forward(x, of_columns(x));
-  Variable latent = down(*linear_q_down_proj_, q_down_adapter_, x, context);
-  if (q_layernorm_) latent = q_layernorm_->forward(latent);
-  return linear_q_up_proj_->forward(latent, of_columns(latent));
-}
-
-std::pair<Variable, Variable> LatentAttention::latent_and_key(const Variable& x,
-                                                              const ForwardContext& context) const {
-  auto [latent, key] =
+LatentAttention::Narrow LatentAttention::projected_down(const Variable& x,
+                                                        const ForwardContext& context) const {
+  auto [pair, key] =
       split_channels(down(linear_kv_down_proj_, kv_down_adapter_, x, context), kv_lora_rank_);
-  if (kv_layernorm_) latent = kv_layernorm_->forward(latent);
-  return {latent, key};
+  if (kv_layernorm_) pair = kv_layernorm_->forward(pair);
+  if (linear_q_proj_) return {x, pair, key};
+  Variable query = down(*linear_q_down_proj_, q_down_adapter_, x, context);
+  if (q_layernorm_) query = q_layernorm_->forward(query);
+  return {query, pair, key};
 }
 
-Variable LatentAttention::projected(const Variable& x, const ForwardContext& context) const {
-  auto [latent, key] = latent_and_key(x, context);
+Variable LatentAttention::queries(const Variable& latent, const ForwardContext& context) const {
+  const ColumnParallelLinear& linear = linear_q_proj_ ? *linear_q_proj_ : *linear_q_up_proj_;
+  return linear.forward(latent, q_adapter_.dropout.of_columns(latent, tp_, context));
+}
+
+Variable LatentAttention::projected(const Narrow& narrow, const ForwardContext& context) const {
   // Every rank's heads read the key, so its gradient is a sum over ranks.
-  key = tp_.sequence_parallel ? gather_from_sequence_region(key, tp_)
-                              : copy_to_tensor_region(key, tp_);
-  const Variable pairs =
-      linear_kv_up_proj_.forward(latent, kv_up_adapter_.dropout.of_columns(latent, tp_, context));
-  return join_latent_heads(queries(x, context), pairs, key, heads_,
+  const Variable key = tp_.sequence_parallel ? gather_from_sequence_region(narrow.key, tp_)
+                                             : copy_to_tensor_region(narrow.key, tp_);
+  const Variable pairs = linear_kv_up_proj_.forward(
+      narrow.pair, kv_up_adapter_.dropout.of_columns(narrow.pair, tp_, context));
+  return join_latent_heads(queries(narrow.query, context), pairs, key, heads_,
                            rotates_ ? context.sequence.rotary_table : Tensor(),
                            {.position_ids = context.sequence.position_ids});
+}
+
+Variable LatentAttention::attended(const Variable& x, const ForwardContext& context) const {
+  const Narrow narrow = projected_down(x, context);
+  const Variable qkv = projected(narrow, context);
+  Variable y = first_channels(core_attention_.self(qkv, context), heads_.num_heads, heads_.value);
+  if (!drops_heads_) return y;
+  drop_until_used(
+      qkv,
+      [this, query = narrow.query.data(), pair = narrow.pair.data(), key = narrow.key.data(),
+       constants = constants_of(context)] {
+        return projected({Variable(query), Variable(pair), Variable(key)}, constants).data();
+      },
+      *context.random);
+  return y;
 }
 
 Variable LatentAttention::attended_in_cache(const Variable& x,
@@ -148,12 +162,12 @@ Variable LatentAttention::attended_in_cache(const Variable& x,
   PagedStore& store = cached.cache.layer(layer_);
   const PagedBatch& batch = cached.rows;
   const PagedAttentionOptions options = core_attention_.paged_options(context);
-  Tensor q = queries(x, context).data();
-  const auto [latent, unrotated] = latent_and_key(x, context);
-  Tensor key = unrotated.data();
+  const Narrow narrow = projected_down(x, context);
+  Tensor q = queries(narrow.query, context).data();
+  Tensor key = narrow.key.data();
   rotate_latent_heads(q, key, heads_, rotates_ ? context.sequence.rotary_table : Tensor(),
                       {.position_ids = context.sequence.position_ids});
-  put_latents(key, latent.data(), store, batch);
+  put_latents(key, narrow.pair.data(), store, batch);
   Tensor y({x.size(0), 1, heads_.num_heads * heads_.value}, q.dtype(), q.stream());
   LatentUp up{linear_kv_up_proj_.weight().data(), linear_kv_up_proj_.weight_scales()};
   if (const ColumnParallelLora* const adapter = linear_kv_up_proj_.adapter()) {
@@ -171,10 +185,8 @@ Variable LatentAttention::attended_in_cache(const Variable& x,
 }
 
 BiasedOutput LatentAttention::forward(const Variable& x, const ForwardContext& context) const {
-  const Variable y = context.decode.cached != nullptr
-                         ? attended_in_cache(x, context)
-                         : first_channels(core_attention_.self(projected(x, context), context),
-                                          heads_.num_heads, heads_.value);
+  const Variable y =
+      context.decode.cached != nullptr ? attended_in_cache(x, context) : attended(x, context);
   return {linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context)),
           linear_proj_.bias()};
 }

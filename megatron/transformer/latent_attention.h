@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "megatron/nn/layers.h"
 #include "megatron/ops/latent_heads.h"
@@ -54,13 +53,19 @@ class LatentAttention final : public Attention {
   // A projection that every rank has whole, its adapter added.
   Variable down(const Linear& linear, const Adapter& adapter, const Variable& x,
                 const ForwardContext& context) const;
+  // Inputs of the projections up, normed, and the key that heads share, not rotated.
+  struct Narrow {
+    Variable query;  // [s, b, q_lora_rank], x without q_lora_rank
+    Variable pair;   // [s, b, kv_lora_rank], of a key and a value
+    Variable key;    // [s, b, r]
+  };
+  Narrow projected_down(const Variable& x, const ForwardContext& context) const;
   // [s, b, n (u + r)], not rotated
-  Variable queries(const Variable& x, const ForwardContext& context) const;
-  // The latent [s, b, kv_lora_rank], normed, and the key [s, b, r], not rotated.
-  std::pair<Variable, Variable> latent_and_key(const Variable& x,
-                                               const ForwardContext& context) const;
+  Variable queries(const Variable& latent, const ForwardContext& context) const;
   // Queries, keys and values of this rank's heads, rotated.
-  Variable projected(const Variable& x, const ForwardContext& context) const;
+  Variable projected(const Narrow& narrow, const ForwardContext& context) const;
+  // Their attention.   x as forward()'s -> [s, b, n v / tp]
+  Variable attended(const Variable& x, const ForwardContext& context) const;
   // The outputs [t, 1, n v] of this rank's heads for tokens of generation.
   Variable attended_in_cache(const Variable& x, const ForwardContext& context) const;
 
@@ -69,7 +74,8 @@ class LatentAttention final : public Attention {
   int64_t kv_lora_rank_;
   LatentHeads heads_;
   CoreAttention core_attention_;
-  bool rotates_;  // queries and keys, by the positions of their tokens
+  bool drops_heads_;  // between the passes: --recompute-modules mla_up_proj
+  bool rotates_;      // queries and keys, by the positions of their tokens
   std::optional<ColumnParallelLinear> linear_q_proj_;
   std::optional<Linear> linear_q_down_proj_;
   std::optional<Norm> q_layernorm_;

@@ -99,6 +99,8 @@ std::vector<ResidualBranch> make_branches(const LayerRecipe& recipe, const Tenso
          .multiplier = static_cast<float>(recipe.config.residual_multiplier),
          .input = branch.input,
          .residual_is_normed = branch.residual_is_normed,
+         .drops_normed = recipe.config.recomputes("layernorm") && !branch.norm.empty() &&
+                         !branch.residual_is_normed,
          .dropout = static_cast<float>(recipe.config.hidden_dropout),
          .dropout_site = hash_of(recipe.place.name + "." + branch.name + ".dropout")});
   }

@@ -14,7 +14,8 @@ namespace megatron {
 //
 //   x [s, b, h]   linear_fc1 [f/tp or 2f/tp, h]   linear_fc2 [h, f/tp]   y [s, b, h]
 //
-// x and y [s/tp, b, h] with sequence parallelism.
+// x and y [s/tp, b, h] with sequence parallelism. --recompute-modules mlp stores x alone,
+// activation drops act(fc1(x)) between the passes.
 class Mlp final : public FeedForward {
  public:
   // `name` is that of this part in the model: "decoder.layers.3.mlp".
@@ -23,8 +24,13 @@ class Mlp final : public FeedForward {
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
+  // Without the bias of fc2.
+  Variable product(const Variable& x, const ForwardContext& context) const;
+
   TensorParallel tp_;
   Activation activation_;
+  bool is_recomputed_;
+  bool drops_activation_;
   bool may_split_k_;  // the next norm sums the output
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;

@@ -1,14 +1,13 @@
 #include "megatron/transformer/transformer_block.h"
 
 #include <algorithm>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "megatron/autograd/recompute.h"
 #include "megatron/device/dry_memory.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/recomputed_region.h"
 
 namespace megatron {
 
@@ -30,7 +29,6 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack&
 
 Variable TransformerBlock::forward(const Variable& x, const ForwardContext& context) const {
   const auto num_layers = static_cast<int64_t>(layers_.size());
-  // Selective recompute asks for the attention core, which never keeps its probabilities anyway.
   const bool is_recomputed =
       recompute_.recompute_granularity == RecomputeGranularity::kFull && grad_enabled();
   const StoredForm form = is_recomputed ? stored_form(x.shape()) : StoredForm();
@@ -77,26 +75,11 @@ StoredForm TransformerBlock::stored_form(const Shape& shape) const {
 Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int64_t end,
                                           const ForwardContext& context,
                                           const StoredForm& form) const {
-  // The Variables of the context are inputs of the region: they get gradients from it. Auxiliary
-  // losses are its outputs.
-  ForwardContext constants = context;
-  constants.encoder.output = constants.sequence.relative_bias = Variable();
-  constants.auxiliary_losses = nullptr;
-  const std::vector<Variable> outputs = recompute(
-      [this, begin, end, constants,
-       has_losses = context.auxiliary_losses != nullptr](std::span<const Variable> xs) {
-        std::vector<Variable> losses;
-        ForwardContext inside = constants;
-        inside.encoder.output = xs[1];
-        inside.sequence.relative_bias = xs[2];
-        if (has_losses) inside.auxiliary_losses = &losses;
-        std::vector<Variable> ys = {computed(run({.residual = xs[0]}, begin, end, inside))};
-        ys.insert(ys.end(), losses.begin(), losses.end());
-        return ys;
+  return recompute_region(
+      [this, begin, end](const Variable& in, const ForwardContext& inside) {
+        return computed(run({.residual = in}, begin, end, inside));
       },
-      {x, context.encoder.output, context.sequence.relative_bias}, *context.random, form);
-  for (size_t i = 1; i < outputs.size(); ++i) context.auxiliary_losses->push_back(outputs[i]);
-  return outputs[0];
+      x, context, form);
 }
 
 }  // namespace megatron

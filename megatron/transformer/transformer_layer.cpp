@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/autograd/recompute.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/context/sequence.h"
@@ -34,6 +35,13 @@ NormedStream input_of(const ResidualBranch& branch, const ResidualSum& sum,
              : branch.norm->forward(sum);
 }
 
+// A norm whose output y the backward pass computes again, from x.
+struct DroppedNorm {
+  const Norm* norm;
+  Tensor x;
+  Variable y;
+};
+
 BiasedOutput after_part(const ResidualBranch& branch, BiasedOutput added) {
   if (branch.post_norm) {
     if (added.bias.defined()) added.y = bias_dropout_add(added.y, added.bias, Variable(), {});
@@ -49,15 +57,26 @@ BiasedOutput after_part(const ResidualBranch& branch, BiasedOutput added) {
 ResidualSum TransformerLayer::forward(const ResidualSum& x, const ForwardContext& context) const {
   NormedStream first;  // x and its norm, once the first branch has computed them
   ResidualSum sum = x;
+  std::vector<DroppedNorm> dropped;
   for (const ResidualBranch& branch : branches_) {
     if (!branch.part->has_input(context)) continue;
     const NormedStream at = input_of(branch, sum, first);
+    if (branch.drops_normed) {
+      const bool reads_first = branch.input == BranchInput::kLayerInput && first.x.defined();
+      dropped.push_back({branch.norm.get(), (reads_first ? first : at).x.data(), at.y});
+    }
     if (!first.x.defined()) first = at;
     const BiasedOutput added = after_part(branch, branch.part->forward(at.y, context));
     const Variable& residual = branch.residual_is_normed ? at.y : at.x;
     sum = {added.y, added.bias, residual,
            of_rows(context.random->dropout_key(branch.dropout_site, branch.dropout),
                    residual.size(0), tp_, context.context_parallel)};
+  }
+  for (const DroppedNorm& normed : dropped) {
+    drop_until_used(
+        normed.y,
+        [norm = normed.norm, in = normed.x] { return norm->forward(Variable(in)).data(); },
+        *context.random);
   }
   return sum;
 }

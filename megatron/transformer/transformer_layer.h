@@ -29,6 +29,7 @@ struct ResidualBranch {
   float multiplier = 1;
   BranchInput input = BranchInput::kStream;
   bool residual_is_normed = false;
+  bool drops_normed = false;  // the norm's output, between the passes (--recompute-modules)
   float dropout = 0;
   uint64_t dropout_site = 0;
 };

@@ -1,15 +1,14 @@
 #include "megatron/models/gpt/multi_token.h"
 
-#include <span>
 #include <string>
 #include <utility>
 
-#include "megatron/autograd/recompute.h"
 #include "megatron/models/model.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/latent_heads.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/recomputed_region.h"
 
 namespace megatron {
 namespace {
@@ -53,30 +52,13 @@ Variable MultiTokenPrediction::Depth::forward(const Variable& hidden, const Vari
   Variable x = gather_from_tensor_region(eh_proj.forward(both), tp);
   if (tp.sequence_parallel) x = scatter_to_sequence_region(x, tp);
   x = cast(x, stream_dtype);
+  const auto layer = [this](const Variable& in, const ForwardContext& inside) {
+    return computed(mtp_model_layer->forward({.residual = in}, inside));
+  };
   const ResidualSum y = is_recomputed && grad_enabled()
-                            ? ResidualSum{.residual = recomputed(x, context)}
+                            ? ResidualSum{.residual = recompute_region(layer, x, context)}
                             : mtp_model_layer->forward({.residual = x}, context);
   return final_layernorm->forward(y).y;
-}
-
-Variable MultiTokenPrediction::Depth::recomputed(const Variable& x,
-                                                 const ForwardContext& context) const {
-  ForwardContext constants = context;
-  constants.auxiliary_losses = nullptr;
-  const std::vector<Variable> outputs = recompute(
-      [this, constants,
-       has_losses = context.auxiliary_losses != nullptr](std::span<const Variable> xs) {
-        std::vector<Variable> losses;
-        ForwardContext inside = constants;
-        if (has_losses) inside.auxiliary_losses = &losses;
-        std::vector<Variable> ys = {
-            computed(mtp_model_layer->forward({.residual = xs[0]}, inside))};
-        ys.insert(ys.end(), losses.begin(), losses.end());
-        return ys;
-      },
-      std::vector<Variable>{x}, *context.random);
-  for (size_t i = 1; i < outputs.size(); ++i) context.auxiliary_losses->push_back(outputs[i]);
-  return outputs[0];
 }
 
 MultiTokenPrediction::MultiTokenPrediction(const TransformerConfig& config, const Stack& stack,

@@ -47,7 +47,6 @@ class MultiTokenPrediction final : public Module {
     Variable forward(const Variable& hidden, const Variable& embedded,
                      const ForwardContext& context) const;
     // The layer as a region that the backward pass computes again.
-    Variable recomputed(const Variable& x, const ForwardContext& context) const;
 
     TensorParallel tp;
     bool is_recomputed;

@@ -12,7 +12,8 @@
 namespace megatron {
 
 Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bias1,
-                  const Variable& weight2, const TensorParallel& tp, bool may_split_k) {
+                  const Variable& weight2, const TensorParallel& tp,
+                  const GeluMlpOptions& options) {
   const TraceRange range("gelu_mlp", x.stream());
   const Stream stream = x.stream();
   Tensor y(whole_shape(x.data(), tp).with(-1, weight1.size(0)), x.dtype(), stream);  // [s, b, f/tp]
@@ -24,7 +25,15 @@ Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bi
                                  rows.rows(), weight1.data().view(),
                                  bias1.defined() ? bias1.data().view() : ConstView{}, stream);
   });
-  Tensor z = row_parallel_forward(y, weight2, tp, may_split_k && !grad_enabled());
+  Tensor z = row_parallel_forward(y, weight2, tp, options.may_split_k && !grad_enabled());
+  if (options.drops_value && grad_enabled()) {
+    y.drop_until_access([pre] {
+      Tensor again = empty_like(pre);
+      kernels::bias_activation_forward(again.rows(), pre.rows(), ConstView{}, Activation::kGeluTanh,
+                                       again.stream());
+      return again;
+    });
+  }
 
   return record(
       "gelu_mlp", std::move(z), {x, weight1, bias1, weight2},

@@ -5,6 +5,11 @@
 
 namespace megatron {
 
+struct GeluMlpOptions {
+  bool may_split_k = false;
+  bool drops_value = false;  // frees GELU's value between the passes; the backward pass makes it
+};
+
 // y = gelu(x weight1^T + bias1) weight2^T, summed over ranks; GELU is the tanh form. The same as a
 // column-parallel layer, bias_activation() and a row-parallel layer (linear.h), with their
 // transfers, but kernels of the products may compute GELU or its derivative
@@ -16,8 +21,9 @@ namespace megatron {
 //   y        like x; without gradients in parts [p, s, b, h] (linear_split_k()) if
 //            may_split_k and they are faster
 //
-// Saves x, and GELU's argument and value [s, b, f/tp].
+// Saves x, and GELU's argument and value [s, b, f/tp]; with drops_value only its argument.
 Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bias1,
-                  const Variable& weight2, const TensorParallel& tp, bool may_split_k = false);
+                  const Variable& weight2, const TensorParallel& tp,
+                  const GeluMlpOptions& options = {});
 
 }  // namespace megatron

@@ -62,8 +62,11 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .is_listed = false;
   flags.add_choice("--recompute-granularity", transformer.recompute_granularity,
                    {{"full", G::kFull}, {"selective", G::kSelective}},
-                   "Activation checkpointing: recompute whole layers, or only the core of "
-                   "attention, in the backward pass.");
+                   "Activation checkpointing: recompute whole layers, or the parts of "
+                   "--recompute-modules, in the backward pass.");
+  flags.add("--recompute-modules", transformer.recompute_modules,
+            "Parts of layers that selective recomputation covers: layernorm, activation (of MLPs), "
+            "mla_up_proj, mlp, moe, shared_experts; core_attn and moe_act change nothing.");
   flags.add_choice("--recompute-method", transformer.recompute_method,
                    {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}},
                    "Layers of full recomputation: groups of --recompute-num-layers, or the first "
@@ -179,9 +182,6 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--manual-gc-interval", T::kInt, other, int64_t{0},
                   "Python's garbage collection.");
   flags.add_entry("--no-manual-gc-eval", T::kOff, other, true, "Python's garbage collection.");
-  flags.add_later_entry(
-      "--recompute-modules", T::kTexts, other, std::vector<std::string>{"core_attn"},
-      "Modules of selective recomputation.", "selective recomputation of other modules");
   flags.add_later_entry("--train-sync-interval", T::kInt, other, none,
                         "Iterations between synchronizations with the device.");
   flags.add_later_entry("--check-for-spiky-loss", T::kSwitch, other, false,
