@@ -126,6 +126,50 @@ TEST(RecomputeTest, SeveralInputsAndOutputsAreThoseOfThePlainCall) {
   expect_same(recomputed.w, plain.w);
 }
 
+// y = x^2, of which the backward pass needs x alone.
+Variable squared(const Variable& x) {
+  const float xv = x.data().span<float>()[0];
+  return record("squared", one_value(xv * xv), {x}, [x = x.data()](const Tensor& dy, const Wants&) {
+    return Grads{one_value(2 * x.span<float>()[0] * dy.span<float>()[0])};
+  });
+}
+
+TEST(DropUntilUsedTest, TheBackwardPassMakesTheResultOnce) {
+  RandomState random(1);
+  random.set_first_sample(5);
+  int calls = 0;
+  const Variable w = Variable::leaf(one_value(3));
+  const Variable x = Variable::leaf(one_value(2));
+  const auto make = [&w, &random, &calls, in = x.data()] {
+    EXPECT_EQ(calls == 2, !grad_enabled());
+    return scaled(Variable(in), w, random, calls).data();
+  };
+  const Variable y = scaled(x, w, random, calls);
+  const Variable one = squared(y);
+  const Variable other = squared(y);
+  EXPECT_EQ(calls, 1);
+  ++calls;
+  drop_until_used(y, make, random);
+  EXPECT_FALSE(y.data().has_memory());
+
+  random.set_first_sample(99);  // another microbatch has begun meanwhile
+  const std::vector<Variable> roots = {one, other};
+  backward(roots, std::vector<Tensor>{one_value(1), one_value(10)});
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(random.first_sample(), 99);
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(11 * 2 * 30 * 15));
+  EXPECT_THAT(w.grad().span<float>(), ElementsAre(11 * 2 * 30 * 10));
+}
+
+TEST(DropUntilUsedTest, KeepsResultsWithoutABackwardPass) {
+  RandomState random(1);
+  const NoGrad no_grad;
+  const Variable y = squared(Variable(one_value(3)));
+  drop_until_used(
+      y, [] { return Tensor(); }, random);
+  EXPECT_THAT(y.data().span<float>(), ElementsAre(9));
+}
+
 TEST(RecomputeTest, InputsWithoutGradientStayConstants) {
   RandomState random(1);
   random.set_first_sample(1);

@@ -95,7 +95,11 @@ TEST_F(Fp8Test, TrainsLikeBf16) {
 // A replayed forward pass sees the scales and leaves the amax of the first one.
 TEST_F(Fp8Test, RecomputationChangesNothing) {
   const Flags flags = in_fp8(with_dropout(golden_flags())).with("--bf16");
-  EXPECT_EQ(metrics("recomputed", recomputed(flags)), metrics("plain", flags));
+  const auto want = metrics("plain", flags);
+  EXPECT_EQ(metrics("recomputed", recomputed(flags)), want);
+  const Flags selective = flags.with("--recompute-granularity", "selective");
+  EXPECT_EQ(metrics("mlp", selective.with("--recompute-modules", "mlp")), want);
+  EXPECT_EQ(metrics("norms", selective.with("--recompute-modules", "layernorm")), want);
 }
 
 TEST_F(Fp8Test, LayoutsTrainAlike) {

@@ -52,20 +52,29 @@ Words full(const char* method, const char* layers) {
           "--recompute-num-layers",  layers};
 }
 
+Words parts(const Words& modules) {
+  Words words = {"--recompute-granularity", "selective", "--recompute-modules"};
+  words.insert(words.end(), modules.begin(), modules.end());
+  return words;
+}
+
 Words on_host(const char* method, const char* layers) {
   Words words = full(method, layers);
   words.emplace_back("--checkpoint-in-cpu");
   return words;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, RecomputeTest,
-                         testing::Values(RecomputeCase{"uniform_1", full("uniform", "1")},
-                                         RecomputeCase{"uniform_2", full("uniform", "2")},
-                                         RecomputeCase{"uniform_3_of_4", full("uniform", "3")},
-                                         RecomputeCase{"block_2", full("block", "2")},
-                                         RecomputeCase{"on_host", on_host("uniform", "1")},
-                                         RecomputeCase{"selective", {"--recompute-activations"}}),
-                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, RecomputeTest,
+    testing::Values(RecomputeCase{"uniform_1", full("uniform", "1")},
+                    RecomputeCase{"uniform_2", full("uniform", "2")},
+                    RecomputeCase{"uniform_3_of_4", full("uniform", "3")},
+                    RecomputeCase{"block_2", full("block", "2")},
+                    RecomputeCase{"norms_and_activation", parts({"layernorm", "activation"})},
+                    RecomputeCase{"norms_and_mlp", parts({"layernorm", "mlp"})},
+                    RecomputeCase{"on_host", on_host("uniform", "1")},
+                    RecomputeCase{"selective", {"--recompute-activations"}}),
+    [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace megatron::program

@@ -48,7 +48,9 @@ TEST_F(ZeroTest, RecomputationTrainsAsOneRank) {
        "3"},
       {"--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
        "5"},
-      {"--recompute-granularity", "selective", "--ddp-bucket-size", "1000"}};
+      {"--recompute-granularity", "selective", "--ddp-bucket-size", "1000"},
+      {"--recompute-granularity", "selective", "--recompute-modules", "layernorm",
+       "--ddp-bucket-size", "1000"}};
   for (const Words& way : ways) {
     Flags flags = model(false);
     for (size_t i = 0; i < way.size(); i += 2) flags = flags.with(way[i], way[i + 1]);

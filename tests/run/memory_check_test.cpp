@@ -101,6 +101,58 @@ TEST(MemoryCheckTest, InputsOnTheHostAreNamedAndTheCpusMemoryIsTheHosts) {
   EXPECT_NO_THROW(expect_to_fit(args, cpu, on_cpu.total_bytes() + on_cpu.host_bytes()));
 }
 
+// Bytes that a layer stores between the passes: without what a pass of one layer adds.
+int64_t layer_bytes(std::vector<std::string> flags) {
+  const auto activations = [&] {
+    return rank_memory(planned_training(gpt_345m(flags), DeviceType::kCuda), 0)
+        .bytes(MemoryCategory::kActivations);
+  };
+  const int64_t of_24 = activations();
+  flags.insert(flags.end(), {"--num-layers", "12"});
+  return (of_24 - activations()) / 12;
+}
+
+// The fall for each part, in units of s b h in bf16: 64 MiB.
+TEST(MemoryCheckTest, RecomputedPartsFreeTheirMemory) {
+  struct Model {
+    std::vector<std::string> flags;
+    std::vector<std::pair<const char*, double>> parts;
+  };
+  const std::vector<std::string> llama = {"--swiglu",
+                                          "--ffn-hidden-size",
+                                          "2816",
+                                          "--normalization",
+                                          "RMSNorm",
+                                          "--disable-bias-linear",
+                                          "--position-embedding-type",
+                                          "rope"};
+  const auto with = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const std::vector<std::string> experts =
+      with(llama, {"--num-experts", "8", "--moe-ffn-hidden-size", "512",
+                   "--moe-shared-expert-intermediate-size", "1024"});
+  // Queries, keys and values of 16 heads of 96 + 32 are 6; the key of 32 stays.
+  const std::vector<std::string> latent =
+      with(llama, {"--multi-latent-attention", "--q-lora-rank", "512", "--kv-lora-rank", "256",
+                   "--qk-head-dim", "96", "--qk-pos-emb-head-dim", "32", "--v-head-dim", "128"});
+  const Model models[] = {
+      {{}, {{"core_attn", 0}, {"layernorm", 2}, {"activation", 4}, {"mlp", 8}, {"moe", 0}}},
+      {llama, {{"layernorm", 2}, {"activation", 2.75}, {"mlp", 3 * 2.75}}},
+      {experts, {{"layernorm", 2}, {"moe_act", 0}, {"activation", 1}, {"shared_experts", 3}}},
+      {latent, {{"layernorm", 2}, {"mlp", 3 * 2.75}, {"mla_up_proj", 6 - 1.0 / 32}}}};
+  for (const Model& model : models) {
+    const int64_t all = layer_bytes(model.flags);
+    for (const auto& [part, units] : model.parts) {
+      const std::vector<std::string> flags =
+          with(model.flags, {"--recompute-granularity", "selective", "--recompute-modules", part});
+      const double fall = static_cast<double>(all - layer_bytes(flags));
+      EXPECT_NEAR(fall / (64 << 20), units, 0.001) << part;
+    }
+  }
+}
+
 TEST(MemoryCheckTest, SummaryHasEveryCategory) {
   const RankMemory memory = rank_memory(planned_training(gpt_345m(), DeviceType::kCuda), 0);
   EXPECT_THAT(summary_of(memory),

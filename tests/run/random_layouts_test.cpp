@@ -91,12 +91,12 @@ class RandomFlags {
     const int dropout = one_of({0, 0, 1});
     add({"--hidden-dropout", dropout == 0 ? "0" : "0.1"});
     add({"--attention-dropout", dropout == 0 ? "0" : "0.1"});
-    const bool is_latent = once_in(3);
+    is_latent_ = once_in(3);
     has_further_tokens_ = once_in(4);
     // Further tokens on several stages need positions without a table.
-    const bool rotates = is_latent || has_further_tokens_ || once_in(2);
+    const bool rotates = is_latent_ || has_further_tokens_ || once_in(2);
     if (rotates) add({"--position-embedding-type", "rope"});
-    if (is_latent) {
+    if (is_latent_) {
       add({"--multi-latent-attention", "--kv-lora-rank", "6", "--qk-head-dim", "4",
            "--qk-pos-emb-head-dim", "2", "--v-head-dim", "4", "--qk-layernorm"});
       if (once_in(2)) add({"--q-lora-rank", "8"});
@@ -117,7 +117,7 @@ class RandomFlags {
     // Muon makes orthogonal what a tensor-parallel rank has.
     if (tp_ == 1 && etp_ == 1 && once_in(6)) {
       add({"--optimizer", "muon", "--muon-fp32-matmul-prec", "high"});
-    } else if (!is_latent && dropout == 0 && once_in(5)) {
+    } else if (!is_latent_ && dropout == 0 && once_in(5)) {
       add({"--lora-rank", "2", "--lora-target-modules", "all-linear"});
     }
   }
@@ -202,7 +202,15 @@ class RandomFlags {
     if (overlaps && stage > 0 && once_in(2)) words.emplace_back("--overlap-param-gather");
     if (once_in(2)) add_flag(words, "--ddp-bucket-size", 1000);
     const int recompute = one_of({0, 0, 1, 2, 3});
-    if (recompute == 1) words.emplace_back("--recompute-activations");
+    if (recompute == 1) {
+      words = words + FlagWords{"--recompute-granularity", "selective", "--recompute-modules"};
+      words.emplace_back("core_attn");
+      for (const char* module :
+           {"layernorm", "activation", "moe_act", "mlp", "moe", "shared_experts"}) {
+        if (once_in(2)) words.emplace_back(module);
+      }
+      if (is_latent_ && once_in(2)) words.emplace_back("mla_up_proj");
+    }
     if (recompute >= 2) {
       words = words + FlagWords{"--recompute-granularity", "full", "--recompute-method",
                                 recompute == 2 ? "uniform" : "block"};
@@ -213,6 +221,7 @@ class RandomFlags {
   std::mt19937 random_;
   int tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1, ep_ = 1, etp_ = 1;
   int micro_batch_size_ = 1;
+  bool is_latent_ = false;
   bool has_further_tokens_ = false;
   // Recomputation then meets the tokens of a microbatch in another order, and global_aux_loss goes
   // by those that it met before.

@@ -141,6 +141,11 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
 }
 
 TEST(ResolveTest, InputsOnTheHostAreThoseOfFullRecomputation) {
+  EXPECT_THAT(parsed("--recompute-modules mlp moe --recompute-granularity selective").warnings,
+              ElementsAre("--recompute-modules moe has no effect without --num-experts"));
+  EXPECT_THAT(parsed("--recompute-modules mlp").warnings,
+              ElementsAre("--recompute-modules has no effect without --recompute-granularity "
+                          "selective"));
   EXPECT_THAT(
       parsed("--checkpoint-in-cpu --recompute-activations").warnings,
       ElementsAre("--checkpoint-in-cpu has no effect without --recompute-granularity full"));

@@ -122,6 +122,25 @@ const GptPlanVariant kGptPlanVariants[] = {
      }},
     {"selective",
      [](TransformerConfig& c) { c.recompute_granularity = RecomputeGranularity::kSelective; }},
+    {"parts",
+     [](TransformerConfig& c) {
+       recompute(c, {"layernorm", "activation"});
+     }},
+    {"parts_llama",
+     [](TransformerConfig& c) {
+       make_llama(c);
+       recompute(c, {"layernorm", "activation"});
+     }},
+    {"parts_mlp",
+     [](TransformerConfig& c) {
+       recompute(c, {"layernorm", "mlp"});
+     }},
+    {"parts_fp8",
+     [](TransformerConfig& c) {
+       c.params_dtype = DType::kBFloat16;
+       c.fp8.format = Fp8Format::kHybrid;
+       recompute(c, {"layernorm", "mlp"});
+     }},
     {"full_uniform_1", [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
     {"full_uniform_3",  // the last group is shorter
      [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 3); }},

@@ -19,6 +19,11 @@ inline TransformerConfig small_config(int64_t num_layers) {
 }
 
 // Recomputes whole layers.
+inline void recompute(TransformerConfig& c, std::vector<std::string> modules) {
+  c.recompute_granularity = RecomputeGranularity::kSelective;
+  c.recompute_modules = std::move(modules);
+}
+
 inline void recompute(TransformerConfig& c, RecomputeMethod method, int64_t num_layers) {
   c.recompute_granularity = RecomputeGranularity::kFull;
   c.recompute_method = method;
