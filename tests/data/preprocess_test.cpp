@@ -302,6 +302,7 @@ TEST_F(PreprocessTest, EveryProblemOfTheConfigIsNamed) {
 
 TEST_F(PreprocessTest, OpenWebTextByteForByte) {
   MG_NEEDS_SHARED("data/megatron-mmap/openwebtext-1000.jsonl.xz");
+  MG_NEEDS_XZ();
   const std::string jsonl = (directory_.path() / "openwebtext.jsonl").string();
   const std::string unpack = "xz -dc '" +
                              shared_data("data/megatron-mmap/openwebtext-1000.jsonl.xz").string() +

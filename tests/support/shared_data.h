@@ -26,3 +26,8 @@ inline std::filesystem::path shared_data(const std::string& name) {
     GTEST_SKIP() << "needs ../shared/" << (name) << ": not found, not run"; \
   }                                                                         \
   static_assert(true)
+
+// Skips a test that unpacks files where the program for that is not installed.
+#define MG_NEEDS_XZ()                                                                            \
+  if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "needs the program xz"; \
+  static_assert(true)

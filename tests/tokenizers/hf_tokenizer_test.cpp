@@ -81,7 +81,7 @@ class RealHf : public testing::Test {
  protected:
   void SetUp() override {
     MG_NEEDS_SHARED("data/tokenizer-json/bpe-bytelevel-roberta-base.json");
-    if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "needs the program xz";
+    MG_NEEDS_XZ();
   }
 
   std::string unpacked(const std::string& name, const std::string& as = "tokenizer.json") {
