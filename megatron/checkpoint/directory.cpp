@@ -276,7 +276,7 @@ std::optional<fs::path> tracked_checkpoint(const fs::path& load) {
   if (!latest) return std::nullopt;
   fs::path checkpoint = checked_iteration(load, *latest, kTrackerFile);
   if (!fs::exists(load / kTrackerFile)) {
-    warn(
+    warn_once(
         fmt::format("{}: has no {}, as if its first save was interrupted; the newest complete "
                     "checkpoint is taken, that of iteration {}",
                     load.string(), kTrackerFile, *latest));

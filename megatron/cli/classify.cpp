@@ -128,7 +128,6 @@ std::shared_ptr<const ClassificationTask::Data> read_data(const ClassifyFlags& f
 void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data, int64_t replicas,
                 TrainingArgs& args) {
   TrainingConfig& training = args.training;
-  training.repeats_last_evaluation = false;
   if (data.valid == nullptr || data.valid->num_samples() == 0) training.eval_iters = 0;
   if (flags.epochs == 0) {
     training.train_iters = 1;  // of no effect: nothing is trained

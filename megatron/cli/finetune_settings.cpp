@@ -405,7 +405,6 @@ Lengths apply_samples(const FinetuneFlags& flags, int64_t num_train, int64_t num
   settings.set("train_iters", lengths.train_iters, "--max_train_steps");
   settings.set("eval_interval", lengths.epoch_iters, "the length of an epoch");
   settings.set("eval_iters", epoch_iterations(num_valid, batch), "the validation texts");
-  training.repeats_last_evaluation = false;
   apply_checkpoints(flags, lengths, args);
   return lengths;
 }

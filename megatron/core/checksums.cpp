@@ -120,7 +120,7 @@ void warn_of_change(const fs::path& file) {
   try {
     expect_checksum(file);
   } catch (const FormatError& error) {
-    warn(error.what());
+    warn_once(error.what());
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -27,6 +29,13 @@ void print_line(std::string_view text) {
 }
 void warn(std::string_view text) {
   if (is_printing) write_line(stderr, "warning: ", text);
+}
+void warn_once(std::string_view text) {
+  if (!is_printing) return;
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> written;
+  const std::scoped_lock lock(mutex);
+  if (written.emplace(text).second) warn(text);
 }
 void print_error(std::string_view message) {
   std::string lines;

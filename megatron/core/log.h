@@ -8,6 +8,8 @@ namespace megatron {
 // writes "warning: <text>" to standard error. Thread safe. Callers format with fmt.
 void print_line(std::string_view text);
 void warn(std::string_view text);
+// The same for a text that several steps of a program may find; a process writes it once.
+void warn_once(std::string_view text);
 // Writes "error: ..." to standard error for each line of the message, all in one write, because
 // other processes write there, too. Does nothing if standard error cannot be written.
 void print_error(std::string_view message);

@@ -24,13 +24,13 @@ void warn_of_device(DeviceChoice choice, const comm::Group& world) {
   const comm::RankContext& context = world.transport().context();
   if (context.local_rank != 0) return;
   if (choice == DeviceChoice::kAuto && !takes_gpu(choice) && cuda::has_old_driver()) {
-    warn("--device auto takes the CPU: " + cuda::why_no_device());
+    warn_once("--device auto takes the CPU: " + cuda::why_no_device());
   }
   const int gpus = num_cuda_devices();
   const bool are_threads = world.transport().threads() != nullptr;
   if (takes_gpu(choice) && are_threads && context.local_size > gpus) {
-    warn(fmt::format("{} ranks share {} GPU{}: a way to test layouts, not to train fast",
-                     context.local_size, gpus, gpus == 1 ? "" : "s"));
+    warn_once(fmt::format("{} ranks share {} GPU{}: a way to test layouts, not to train fast",
+                          context.local_size, gpus, gpus == 1 ? "" : "s"));
   }
 }
 

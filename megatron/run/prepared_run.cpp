@@ -31,11 +31,16 @@ using Clock = std::chrono::steady_clock;
 // Prints Megatron-LM's lines before it builds anything.
 void print_arguments(const TrainingArgs& args) {
   for (const std::string& note : args.notes) print_line(note);
-  for (const std::string& line : argument_dump(arg_map(args))) print_line(line);
+  if (args.log_arguments != LogArguments::kNone) {
+    const bool lists_all = args.log_arguments == LogArguments::kAll;
+    for (const std::string& line : argument_dump(lists_all ? arg_map(args) : set_arguments(args))) {
+      print_line(line);
+    }
+  }
   for (const std::string& warning : args.warnings) warn(warning);
 }
 
-// --log-path: the arguments in a file of their own.
+// --log-path: all arguments in a file of their own.
 void write_arguments(const TrainingArgs& args, const comm::Group& world) {
   const std::filesystem::path directory = args.training.log_path;
   if (directory.empty()) return;

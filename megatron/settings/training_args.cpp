@@ -170,6 +170,22 @@ ArgMap arg_map(const TrainingArgs& args) {
   return map;
 }
 
+ArgMap set_arguments(const TrainingArgs& args) {
+  ArgMap map = arg_map(args);
+  TrainingArgs initial;
+  training_flags(initial);  // sets the values of flags without a field
+  ArgMap defaults = arg_map(initial);
+  for (const char* of_ranks : {"world_size", "data_parallel_size", "params_dtype"}) {
+    defaults.erase(of_ranks);
+  }
+  std::erase_if(map, [&](const auto& setting) {
+    const auto& [name, value] = setting;
+    const auto found = defaults.find(name);
+    return !args.given.contains(name) && found != defaults.end() && found->second == value;
+  });
+  return map;
+}
+
 std::vector<std::string> argument_dump(const ArgMap& args) {
   std::vector<std::string> names;
   for (const auto& [name, value] : args) names.push_back(name);

@@ -27,11 +27,15 @@ struct LegacyFlags {
   CkptFormat ckpt_format = CkptFormat::kTorch;  // torch_dist: save_format torch_dist
 };
 
+// --log-arguments: the arguments that a run lists at its start.
+enum class LogArguments { kSet, kAll, kNone };
+
 // The command line of a training program: the config of the run, and facts about the command line
 // itself.
 struct TrainingArgs : RunConfig {
   ActivationFlags activation;
   LegacyFlags legacy;
+  LogArguments log_arguments = LogArguments::kSet;
   ArgMap other;  // flags without a field: no effect, or not available
 
   std::set<std::string> given;        // settings on the command line
@@ -92,6 +96,9 @@ std::vector<std::string> unavailable(const TrainingArgs& args);
 
 // Every setting by its name in Megatron-LM.
 ArgMap arg_map(const TrainingArgs& args);
+
+// The settings that were given or differ from their defaults, and those that follow from the ranks.
+ArgMap set_arguments(const TrainingArgs& args);
 
 // Megatron-LM's list of arguments, one per line, without line ends.
 std::vector<std::string> argument_dump(const ArgMap& args);

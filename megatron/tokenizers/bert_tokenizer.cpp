@@ -46,7 +46,7 @@ int64_t num_with_capitals(const std::vector<std::string>& pieces) {
 void warn_if_cased(const std::string& vocab_file, const std::vector<std::string>& pieces) {
   const int64_t cased = num_with_capitals(pieces);
   if (cased * 10 < static_cast<int64_t>(pieces.size())) return;
-  warn(fmt::format(
+  warn_once(fmt::format(
       "{}: {} of {} pieces have capital letters, which BertWordPieceLowerCase never produces; use "
       "--tokenizer-type BertWordPieceCase if this is the vocabulary of a cased model",
       vocab_file, cased, pieces.size()));
@@ -56,7 +56,7 @@ void warn_if_cased(const std::string& vocab_file, const std::vector<std::string>
 void warn_if_uncased(const std::string& vocab_file, const std::vector<std::string>& pieces) {
   constexpr size_t kFew = 1000;
   if (pieces.size() < kFew || num_with_capitals(pieces) > 0) return;
-  warn(
+  warn_once(
       fmt::format("{}: none of {} pieces has a capital letter, so BertWordPieceCase maps every "
                   "word with one to "
                   "[UNK]; use --tokenizer-type BertWordPieceLowerCase if the model is uncased",

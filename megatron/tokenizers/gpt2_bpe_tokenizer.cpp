@@ -118,7 +118,7 @@ std::vector<MergeLine> read_merges(const std::string& path, std::string_view tex
   const bool is_megatron = rules == Gpt2BpeTokenizer::MergeFileRules::kMegatron;
   std::vector<std::string_view> lines = lines_of(text);
   if (is_megatron && lines.size() > 1 && !lines.back().empty()) {
-    warn(
+    warn_once(
         fmt::format("{}: line {} \"{}\" has no newline and does not count, as in Megatron-LM; end "
                     "the file with a newline if it should",
                     path, lines.size(), lines.back()));
@@ -195,7 +195,7 @@ Symbols number_symbols(const std::string& vocab_file, const std::string& merge_f
     symbols.merges.push_back({left, right, result});
   }
   if (missing > 0) {
-    warn(
+    warn_once(
         fmt::format("{} has no id for {} tokens that {} can produce, such as \"{}\"; text that "
                     "needs them gets id 0, as in Megatron-LM; do the two files belong together?",
                     vocab_file, missing, merge_file, first_missing));

@@ -44,9 +44,8 @@ struct TrainingConfig {
   // Evaluation.
   int64_t eval_iters = 100;
   int64_t eval_interval = 1000;
-  // Evaluate at the end even if that was just done after the last iteration, as Megatron-LM does;
-  // no flag.
-  bool repeats_last_evaluation = true;
+  // Evaluate at the end, on the next batches, even if that was just done after the last iteration.
+  bool repeat_last_evaluation = false;
   bool skip_train = false;
 
   // Randomness and numerics.

@@ -143,7 +143,7 @@ void Trainer::end() {
   }
 
   const std::string prefix = fmt::format("iteration {} on ", state_.progress.iteration);
-  if (config_.repeats_last_evaluation || last_evaluated_ != state_.progress.iteration) {
+  if (config_.repeat_last_evaluation || last_evaluated_ != state_.progress.iteration) {
     evaluate_and_print(Split::kValid, prefix + "validation set", true);
   }
   evaluate_and_print(Split::kTest, prefix + "test set", true);

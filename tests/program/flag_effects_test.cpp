@@ -105,11 +105,11 @@ std::string comparable_log(const std::string& text) {
   std::vector<std::string> kept;
   bool is_argument = false;
   for (std::string line : split(text, "\n")) {
-    if (line.find("--- arguments ---") != std::string::npos) is_argument = true;
     if (!is_argument) {
       for (const auto& [pattern, with] : kChanging) line = std::regex_replace(line, pattern, with);
       kept.push_back(line);
     }
+    if (line.find("--- arguments ---") != std::string::npos) is_argument = true;
     if (line.find("--- end of arguments ---") != std::string::npos) is_argument = false;
   }
   std::sort(kept.begin(), kept.end());

@@ -12,7 +12,7 @@ class GoldenTest : public ProgramTest {};
 
 TEST_F(GoldenTest, Fp32RunFollowsTheLog) {
   const std::vector<LoggedIteration> want = logged_iterations("gpt");
-  const Outcome outcome = train(golden_flags());
+  const Outcome outcome = train(golden_flags().with("--repeat-last-evaluation"));
   const std::vector<IterationText> got = iterations_of(outcome.out);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {

@@ -28,6 +28,7 @@ TEST_F(MegatronTest, GoesOnWhereMegatronStopped) {
       train(golden_flags()
                 .with("--load", (golden("megatron/gpt/ckpt/iter_0000010")).string())
                 .with("--save", path("save").string())
+                .with("--repeat-last-evaluation")
                 .with("--save-interval", "100"));
   const std::vector<IterationText> got = iterations_of(outcome.out);
   ASSERT_EQ(got.size(), 10u);

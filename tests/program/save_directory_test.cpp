@@ -51,20 +51,28 @@ TEST_F(SaveDirectoryTest, ANewRunDoesNotReplaceCheckpointsOfAnother) {
   EXPECT_EQ(tracker(), "10");
 }
 
-// Also if the last iteration is one at which the run saves anyway.
-TEST_F(SaveDirectoryTest, EachIterationIsSavedOnce) {
-  const Outcome outcome = train(saving().with("--eval-iters", "1").with("--eval-interval", "5"));
-  int saves = 0;
-  constexpr std::string_view kSaving = "saving checkpoint at iteration";
-  for (size_t at = outcome.out.find(kSaving); at != std::string::npos;
-       at = outcome.out.find(kSaving, at + 1)) {
-    ++saves;
+int count_of(std::string_view text, const std::string& in) {
+  int count = 0;
+  for (size_t at = in.find(text); at != std::string::npos; at = in.find(text, at + 1)) ++count;
+  return count;
+}
+
+// Also if the run ends, for any reason, at an iteration at which it saves and evaluates anyway.
+TEST_F(SaveDirectoryTest, EachIterationIsSavedAndEvaluatedOnce) {
+  const Flags both = saving().with("--eval-iters", "1").with("--eval-interval", "5");
+  for (const Flags& flags : {both, both.with("--exit-interval", "10")}) {
+    const Outcome outcome = train(flags.with("--overwrite-checkpoints"));
+    EXPECT_EQ(count_of("saving checkpoint at iteration", outcome.out), 2) << outcome.out;
+    EXPECT_EQ(count_of(" validation loss at iteration", outcome.out) -
+                  count_of("on test set", outcome.out),
+              2)
+        << outcome.out;
   }
-  EXPECT_EQ(saves, 2) << outcome.out;
-  EXPECT_EQ(tracker(), "10");
   // As in Megatron-LM, the last evaluation is repeated on the next batches.
-  EXPECT_EQ(validations_of(outcome.out).count("iteration 10"), 1u);
-  EXPECT_EQ(validations_of(outcome.out).count("iteration 10 on validation set"), 1u);
+  const Outcome repeated =
+      train(both.with("--repeat-last-evaluation").with("--overwrite-checkpoints"));
+  EXPECT_EQ(validations_of(repeated.out).count("iteration 10"), 1u);
+  EXPECT_EQ(validations_of(repeated.out).count("iteration 10 on validation set"), 1u);
 }
 
 TEST_F(SaveDirectoryTest, ASecondRunAtTheSameTimeIsRefused) {

@@ -52,7 +52,7 @@ TEST_F(ValidationGroupsTest, EachIsEvaluatedOnItsOwn) {
                       group("own", "0:1", "0:1")));
   EXPECT_THAT(both.out,
               AllOf(HasSubstr("\n late loss at iteration 3 | lm loss value: "),
-                    HasSubstr("\n early loss at iteration 6 on validation set | lm loss value: "),
+                    HasSubstr("\n early loss at iteration 6 | lm loss value: "),
                     HasSubstr("\n held loss at iteration 6 on test set | lm loss value: "),
                     HasSubstr("\n own loss at iteration 6 on test set | lm loss value: ")));
   train(short_run("late.jsonl").with(kValid, group("late", "0.8:0.9", "0.9:1")));
@@ -84,8 +84,7 @@ TEST_F(ValidationGroupsTest, DatasetsAreEvaluatedApart) {
                                  .with("--multiple-validation-sets")
                                  .with("--validation-set-names", "web", "code"));
   EXPECT_THAT(both.out, HasSubstr("\n web loss at iteration 2 | lm loss value: "));
-  EXPECT_THAT(both.out,
-              HasSubstr("\n code loss at iteration 4 on validation set | lm loss value: "));
+  EXPECT_THAT(both.out, HasSubstr("\n code loss at iteration 4 | lm loss value: "));
   train(short_run.with("--metrics-jsonl", path("alone.jsonl").string())
             .with("--valid-data-path", b)
             .with("--multiple-validation-sets"));

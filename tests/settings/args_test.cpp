@@ -159,6 +159,19 @@ TEST(ArgumentDumpTest, T5HasTwoStacks) {
   }
 }
 
+TEST(ArgumentDumpTest, SetArgumentsLeaveOutDefaultsAndOtherModels) {
+  const std::vector<std::string> lines = argument_dump(set_arguments(
+      parsed(std::string(kMinimal) + "--tensor-model-parallel-size 1 --use-flash-attn")));
+  for (const char* shown : {"hidden_size", "ffn_hidden_size", "world_size", "data_parallel_size",
+                            "params_dtype", "tensor_model_parallel_size", "use_flash_attn"}) {
+    EXPECT_THAT(lines, Contains(testing::StartsWith(std::string("  ") + shown + " ")));
+  }
+  for (const char* hidden : {"adam_beta1", "dino_bottleneck_size", "retro_workdir", "rank"}) {
+    EXPECT_THAT(lines, Not(Contains(testing::StartsWith(std::string("  ") + hidden + " "))));
+  }
+  EXPECT_LT(lines.size(), 40U) << testing::PrintToString(lines);
+}
+
 TEST(ArgumentDumpTest, IsSortedBetweenItsTwoRules) {
   const std::vector<std::string> dump =
       argument_dump({{"beta", int64_t{2}}, {"alpha_b", 1e-5}, {"Alpha", true}, {"gamma", {}}});

@@ -277,7 +277,7 @@ HfModel read_hf_config(const fs::path& path) {
   if (!report.unsupported.empty()) {
     throw Unsupported(fmt::to_string(fmt::join(report.unsupported, "\n")));
   }
-  for (const std::string& warning : report.warnings) warn(warning);
+  for (const std::string& warning : report.warnings) warn_once(warning);
   if (!report.unknown.empty()) {
     warn(fmt::format("{}: {} has no such field, which is left out: {}", file.string(),
                      family.model_type, fmt::join(report.unknown, ", ")));
@@ -295,7 +295,7 @@ std::string hf_config_text(const HfModel& model) {
     throw Unsupported(fmt::format("a {} model of Hugging Face cannot express {}", family.model_type,
                                   fmt::join(report.differences, ", ")));
   }
-  for (const std::string& warning : report.warnings) warn(warning);
+  for (const std::string& warning : report.warnings) warn_once(warning);
   const auto token = [](std::optional<int64_t> id) { return id ? json(*id) : json(); };
   const std::vector<int64_t>& ends = model.eos_token_ids;
   fields["architectures"] = {architecture_of(model)};

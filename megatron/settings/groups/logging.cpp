@@ -10,6 +10,11 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("logging");
   flags.add("--log-interval", c.log_interval, "Iterations between log lines.");
+  flags.add_choice(
+      "--log-arguments", args.log_arguments,
+      {{"set", LogArguments::kSet}, {"all", LogArguments::kAll}, {"none", LogArguments::kNone}},
+      "Arguments listed at the start: set, those that differ from their defaults or "
+      "are on the command line; all, as Megatron-LM; or none.");
   flags.add_switch("--log-params-norm", c.log_params_norm, "Log the L2 norm of the parameters.");
   flags.add_switch("--log-num-zeros-in-grad", c.log_num_zeros_in_grad,
                    "Log the number of gradients that are exactly 0.");

@@ -11,6 +11,10 @@ void add_validation_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--eval-iters", c.eval_iters,
             "Iterations of one evaluation, for validation and test; 0 never evaluates.");
   flags.add("--eval-interval", c.eval_interval, "Iterations between evaluations; 0 is never.");
+  flags.add_switch(
+      "--repeat-last-evaluation", c.repeat_last_evaluation,
+      "Evaluate at the end, on the next batches, even if --eval-interval has just done "
+      "so, as Megatron-LM does.");
   flags.add_switch("--skip-train", c.skip_train, "Only evaluate, then end.");
 
   flags.add_later_entry("--eval-global-batch-size", T::kInt, other, ArgValue(),
