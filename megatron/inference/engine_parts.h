@@ -146,7 +146,7 @@ struct Engine::StepTexts {
   std::vector<std::shared_ptr<Group>> gone = {};  // finished or cancelled
 };
 
-// Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
+// Rows `ids`, in ascending order, of hidden [t, 1, h]: [ids, 1, h].
 Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids);
 
 // True if the device can draw token `step` of a request.
