@@ -7,18 +7,27 @@ namespace megatron {
 
 namespace {
 
-// The width of the MLPs that a token goes through, on average over the layers.
-double ffn_width(const TransformerConfig& config) {
-  if (!config.has_experts()) return static_cast<double>(config.ffn_hidden_size);
-  double sum = 0;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    sum += static_cast<double>(config.has_experts(layer)
-                                   ? config.moe_router_topk * config.moe_ffn_hidden_size +
-                                         config.moe_shared_expert_intermediate_size
-                                   : config.ffn_hidden_size);
+// The widths of the MLPs that a token goes through, on average over the layers.
+struct FfnWidths {
+  double dense = 0;
+  double routed = 0;         // of the chosen experts
+  double shared = 0;         // of the experts of all tokens
+  double expert_layers = 0;  // a fraction
+
+  explicit FfnWidths(const TransformerConfig& config) {
+    const auto layers = static_cast<double>(config.num_layers);
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+      expert_layers += config.has_experts(layer) ? 1 / layers : 0;
+    }
+    dense = (1 - expert_layers) * static_cast<double>(config.ffn_hidden_size);
+    routed =
+        expert_layers * static_cast<double>(config.moe_router_topk * config.moe_ffn_hidden_size);
+    shared = expert_layers * static_cast<double>(config.moe_shared_expert_intermediate_size);
   }
-  return sum / static_cast<double>(config.num_layers);
-}
+  double all() const { return dense + routed + shared; }
+};
+
+double mlp_matrices(const TransformerConfig& config) { return config.is_gated() ? 3.0 : 2.0; }
 
 }  // namespace
 
@@ -39,6 +48,39 @@ double attention_products(const TransformerConfig& config) {
   const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
   const double gate = config.attention_output_gate ? q : 0.0;
   return h * (q + gate + 2.0 * k) + q * h;
+}
+
+RecomputedWork recomputed_work(const TransformerConfig& config) {
+  const auto h = static_cast<double>(config.hidden_size);
+  const FfnWidths widths(config);
+  const bool repeats_experts = config.recomputes("moe");
+  const bool repeats_shared = repeats_experts || config.recomputes("shared_experts");
+  RecomputedWork work;
+  double width = 0;
+  if (config.recomputes("mlp")) {
+    width += widths.dense;
+    work.mlp_passes += 1 - widths.expert_layers;
+  }
+  if (repeats_experts) {
+    width += widths.routed;
+    work.mlp_passes += widths.expert_layers;
+  }
+  if (repeats_shared) width += widths.shared;
+  work.products = h * width * mlp_matrices(config);
+  if (config.recomputes("mla_up_proj")) {
+    const auto n = static_cast<double>(config.num_attention_heads);
+    const double query = config.q_lora_rank > 0 ? static_cast<double>(config.q_lora_rank) : h;
+    work.products +=
+        n * (query * static_cast<double>(config.qk_head_dim + config.qk_pos_emb_head_dim) +
+             static_cast<double>(config.kv_lora_rank * (config.qk_head_dim + config.v_head_dim)));
+  }
+  if (config.recomputes("layernorm")) work.normed = 4 * h;  // two norms
+  if (config.recomputes("activation") && !(config.fp8.is_on() && config.fp8.wgrad)) {
+    const double elements =
+        (config.recomputes("mlp") ? 0 : widths.dense) + (repeats_shared ? 0 : widths.shared);
+    work.activated = elements * mlp_matrices(config);  // one or two read, one written
+  }
+  return work;
 }
 
 double attention_layers(const TransformerConfig& config) {
@@ -73,7 +115,7 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   if (config.is_encoder_decoder()) return encoder_decoder_flops(config, batch_size);
   const auto h = static_cast<double>(config.hidden_size);
   const auto s = static_cast<double>(config.seq_length);
-  const double f = ffn_width(config);
+  const double f = FfnWidths(config).all();
   const auto v = static_cast<double>(config.padded_vocab_size);
   const auto layers = static_cast<double>(config.num_layers);
   const auto heads = static_cast<double>(config.num_attention_heads);
@@ -85,12 +127,12 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
                 2.0
           : static_cast<double>(config.kv_channels);
   const auto depths = static_cast<double>(config.mtp_num_layers);
-  const double mlp_matrices = is_gated(config.activation) ? 3.0 : 2.0;
   const double tokens = static_cast<double>(batch_size) * s;
   const bool is_bert = config.is_encoder_only();
   const double head = h * v + (is_bert ? h * h : 0.0);
-  const double matrices = (layers + depths) * (h * f * mlp_matrices + attention_products(config)) +
-                          head + depths * (2.0 * h * h + head);
+  const double matrices =
+      (layers + depths) * (h * f * mlp_matrices(config) + attention_products(config)) + head +
+      depths * (2.0 * h * h + head);
   const double scores =
       tokens * s * attention_layers(config) * heads * channels * (is_bert ? 2.0 : 1.0);
   return 6.0 * (tokens * matrices + scores) + neighbor_flops(config, batch_size);

@@ -37,6 +37,15 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size);
 // those of the projections down to latents and up again.
 double attention_products(const TransformerConfig& config);
 
+// The work of a token that selective recomputation repeats, of a mean layer.
+struct RecomputedWork {
+  double products = 0;    // multiplications
+  double normed = 0;      // elements that norms read and write
+  double activated = 0;   // elements that activations read and write
+  double mlp_passes = 0;  // forward passes of MLPs, or of experts: 1 if every layer has one
+};
+RecomputedWork recomputed_work(const TransformerConfig& config);
+
 // An encoder of num_layers and seq_length (s), and a decoder of decoder_num_layers (D) and
 // decoder_seq_length (t) that attends to its output:
 //

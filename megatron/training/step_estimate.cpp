@@ -159,6 +159,12 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   bytes += context_copy_bytes(parallel, q / ranks, k / ranks);
   if (fp8 > 0) bytes += quantisation_bytes(c, h, f, q / ranks, k / ranks);
   token.elementwise = (layers * bytes + 6 * v / ranks) / (copies * kCopyBytes * kStreamEfficiency);
+  const RecomputedWork again = recomputed_work(c);
+  const double again_bytes =
+      2 * (again.normed / (parallel.sequence_parallel ? ranks : 1) + again.activated / ranks);
+  token.recompute = layers * (2 * again.products / ranks / products *
+                                  ((1 - fp8) / kMatmulFlops + fp8 / kFp8Flops) +
+                              again_bytes / (copies * kCopyBytes * kStreamEfficiency));
   return token;
 }
 
@@ -174,6 +180,7 @@ StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) 
   token.head = 6 * h * static_cast<double>(c.padded_vocab_size) * heads / flops_per_second;
   token.attention =
       6 * static_cast<double>(c.seq_length) * attention_layers(c) * q / flops_per_second;
+  token.recompute = 2 * layers * recomputed_work(c).products / flops_per_second;
   return token;
 }
 
@@ -266,14 +273,18 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
     TransformerConfig encoder = config;
     encoder.decoder_num_layers = 0;
     const double factor = encoder_decoder_flops(config, 1) / encoder_decoder_flops(encoder, 1);
-    for (double* part : {&step.linear, &step.attention, &step.elementwise}) *part *= factor;
+    for (double* part : {&step.linear, &step.attention, &step.elementwise, &step.recompute}) {
+      *part *= factor;
+    }
     step.head *=
         static_cast<double>(config.decoder_seq_length) / static_cast<double>(config.seq_length);
   }
   if (config.retro.reads_neighbors()) {
     const double all = causal_flops(config, 1);
     const double factor = all / (all - neighbor_flops(config, 1));
-    for (double* part : {&step.linear, &step.attention, &step.elementwise}) *part *= factor;
+    for (double* part : {&step.linear, &step.attention, &step.elementwise, &step.recompute}) {
+      *part *= factor;
+    }
   }
   const StageEstimate work = slowest_stage(config, parallel, step);
   const double all = tokens * static_cast<double>(num_microbatches);
@@ -281,7 +292,8 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.head *= work.has_head ? all : 0;
   step.attention *= all * work.layers;
   step.elementwise *= all * work.layers;
-  step.recompute = recomputed_part(config) * (step.linear + step.attention) / 3;
+  step.recompute = step.recompute * all * work.layers +
+                   recomputed_part(config) * (step.linear + step.attention) / 3;
   if (!is_cpu) step.recompute += waiting_copies(config, parallel, work.layers * all, step);
   const double busy = step.total();
   const double waiting = bubble_fraction({.stage = 0,

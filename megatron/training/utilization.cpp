@@ -30,12 +30,18 @@ std::optional<double> peak_flops(const RunConfig& run, Device device) {
   return gpu->matmul_flops * (run.transformer.fp8.is_on() ? kFp8Speedup : 1.0);
 }
 
-// The forward pass is a third of the operations; the output layer is not recomputed.
+// The forward pass of whole layers is a third of the operations; the output layer is not
+// recomputed.
 double hardware_operations_factor(const RunConfig& run) {
   TransformerConfig headless = run.transformer;
   headless.padded_vocab_size = 0;
   const double layers = causal_flops(headless, 1) / causal_flops(run.transformer, 1);
-  return 1.0 + layers / 3.0 * recomputed_layers(run);
+  // A pass of products is 2 of the 6 FLOPs of a multiplication.
+  const double parts =
+      2.0 * static_cast<double>(run.transformer.seq_length) *
+      static_cast<double>(run.transformer.num_layers + run.transformer.mtp_num_layers) *
+      recomputed_work(run.transformer).products;
+  return 1.0 + layers / 3.0 * recomputed_layers(run) + parts / causal_flops(run.transformer, 1);
 }
 
 }  // namespace megatron

@@ -27,6 +27,32 @@ TEST(StepEstimateTest, RecomputeRunsTheLayersForwardAgain) {
   EXPECT_DOUBLE_EQ(step().recompute, (step().linear + step().attention) / 3 / 4);
 }
 
+TEST(StepEstimateTest, PartsThatAreRecomputedTakeTheirForwardPass) {
+  TransformerConfig config = step_estimate_gpt(24, 1024, 16, 1024);
+  config.recompute_granularity = RecomputeGranularity::kSelective;
+  const auto step = [&](const char* part, DeviceType device) {
+    config.recompute_modules = {part};
+    return estimated_step(config, {}, 4, 8, {}, device, 1e12);
+  };
+  const double mlp = step("mlp", DeviceType::kCpu).recompute;
+  EXPECT_DOUBLE_EQ(mlp, step("mlp", DeviceType::kCpu).linear / 3 * 8 / 12);
+  EXPECT_EQ(step("layernorm", DeviceType::kCpu).recompute, 0);
+  EXPECT_EQ(step("core_attn", DeviceType::kCuda).recompute, 0);
+  // 8 h and 4 * 4 h bytes of each token and layer, at 85 % of 4.3 TB/s.
+  const double norms = step("layernorm", DeviceType::kCuda).recompute;
+  EXPECT_DOUBLE_EQ(norms, 24 * 32 * 1024 * (8.0 * 1024 / (0.85 * 4.3e12)));
+  EXPECT_DOUBLE_EQ(step("activation", DeviceType::kCuda).recompute, 2 * norms);
+
+  config.num_experts = 8;
+  config.moe_router_topk = 2;
+  config.moe_ffn_hidden_size = 1024;
+  config.moe_shared_expert_intermediate_size = 1024;
+  const double shared = step("shared_experts", DeviceType::kCpu).recompute;
+  EXPECT_DOUBLE_EQ(shared, mlp / 4);
+  EXPECT_DOUBLE_EQ(step("moe", DeviceType::kCpu).recompute, 3 * shared);
+  EXPECT_EQ(step("mlp", DeviceType::kCpu).recompute, 0);
+}
+
 TEST(StepEstimateTest, StagesWaitForEachOther) {
   const TransformerConfig config = step_estimate_gpt(24, 1024, 16, 1024);
   ParallelConfig parallel;

@@ -5,6 +5,7 @@
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/parallel/tensor/pieces.h"
 #include "megatron/training/context_estimate.h"
+#include "megatron/training/flops.h"
 
 namespace megatron {
 namespace {
@@ -57,6 +58,7 @@ Collectives collectives_of_layers(const PlannedTraining& t, const StackPart& sta
   const double more = stack.has_cross_attention ? 1.5 : 1;
   all.add(layers * more, of_forward);
   all.add(layers * (stack.has_cross_attention ? 2 : 1), of_backward);
+  all.add(layers * recomputed_work(stack.config).mlp_passes / 2, of_forward);
   for (const LayerRegion& region : regions_of(stack.config, stack.num_layers)) {
     if (!region.is_recomputed) continue;
     const bool gathers_input = stack.config.distribute_saved_activations && !p.sequence_parallel;
