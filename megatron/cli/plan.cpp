@@ -2,6 +2,7 @@
 #include "megatron/cli/launcher_settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 #include "megatron/models/plan/traffic.h"
 #include "megatron/models/plan/update_work.h"
 #include "megatron/parallel/tensor/rounded_linear.h"
+#include "megatron/run/cheapest_recomputation.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -42,6 +44,7 @@ struct PlanFlags {
   InferenceWeights weights = InferenceWeights::kModel;
   KvCacheType kv_cache = KvCacheType::kModel;
   int64_t cache_tokens = 0;
+  double fit = 0;
   bool json = false;
 };
 
@@ -63,6 +66,9 @@ FlagTable flags_of(PlanFlags& flags) {
   add_kv_cache_dtype(table, flags.kv_cache);
   table.add("--cache-tokens", flags.cache_tokens,
             "Tokens of a GPT server's KV cache; prints the memory of the cache.");
+  table.add("--fit", flags.fit,
+            "GiB of a device: plans with the recomputation of least estimated time that needs no "
+            "more, and prints its flags. 0: with that of the flags.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -79,6 +85,7 @@ struct Plan {
   int64_t num_microbatches = 1;
   int64_t batch = 1;
   double bubble = 0;  // fraction of an iteration
+  double fit = 0;     // GiB; 0: none
   InferenceWeights weights = InferenceWeights::kModel;
   int64_t inference_bytes = 0;  // of the parameters of all stages, for a tensor-parallel rank
   // The same for the KV cache of generation; 0 except for a GPT.
@@ -107,6 +114,22 @@ const GpuRoof& chosen_gpu(const std::string& flag) {
   return measured_gpu();
 }
 
+// Changes the recomputation of the planned run. Throws ConfigError if none lowers it enough.
+void fit_recomputation(Plan& plan) {
+  const auto bytes = static_cast<int64_t>(plan.fit * static_cast<double>(1 << 30));
+  const std::optional<RecomputeConfig> way =
+      cheapest_recomputation(plan.args, plan.device, bytes, *plan.gpu);
+  if (way) {
+    static_cast<RecomputeConfig&>(plan.args.transformer) = *way;
+    return;
+  }
+  const std::vector<std::string> ways = remedies(plan.args, plan.device, bytes);
+  throw ConfigError(fmt::format("--fit {}: no recomputation lowers a rank to that many GiB; {}",
+                                plan.fit,
+                                ways.empty() ? "use more ranks, a smaller model or --seq-length"
+                                             : fmt::format("use {}", fmt::join(ways, "; or "))));
+}
+
 Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
   Plan plan;
   plan.args = std::move(args);
@@ -127,6 +150,8 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
       (choice == DeviceChoice::kAuto && (!flags.gpu.empty() || num_cuda_devices() > 0));
   plan.device = has_gpu ? DeviceType::kCuda : DeviceType::kCpu;
   if (has_gpu) plan.gpu = &chosen_gpu(flags.gpu);
+  plan.fit = flags.fit;
+  if (flags.fit > 0) fit_recomputation(plan);
   const PlannedTraining training = planned_training(plan.args, plan.device);
   plan.num_microbatches = training.num_microbatches;
   plan.bubble = pipeline_bubble(training);
@@ -203,6 +228,10 @@ void print_run(const Plan& plan) {
   print_line(fmt::format("batch     {} samples: micro-batch {} x {} microbatches x data {}",
                          plan.batch, plan.args.training.micro_batch_size, plan.num_microbatches,
                          p.data_parallel_size));
+  if (plan.fit == 0) return;
+  const std::string recomputed = recompute_flags(c);
+  print_line(fmt::format("fit       {} GiB with {}", plan.fit,
+                         recomputed.empty() ? "no recomputation" : recomputed));
 }
 
 void print_memory(const Plan& plan) {
@@ -283,6 +312,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   report["world_size"] = plan.args.parallel.world_size;
   report["global_batch_size"] = plan.batch;
   report["num_microbatches"] = plan.num_microbatches;
+  if (plan.fit > 0) report["recompute_flags"] = recompute_flags(plan.model());
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const RankMemory& memory = plan.stages[i];
     nlohmann::ordered_json stage;
@@ -360,6 +390,9 @@ int plan(std::span<const std::string> argv) {
   if (flags.world_size < 1) {
     problems.push_back(fmt::format("--world-size {} must be at least 1", flags.world_size));
   }
+  if (flags.fit < 0) {
+    problems.push_back(fmt::format("--fit {} must be at least 0", flags.fit));
+  }
   if (flags.cache_tokens < 0) {
     problems.push_back(fmt::format("--cache-tokens {} must be at least 0", flags.cache_tokens));
   }
@@ -370,6 +403,10 @@ int plan(std::span<const std::string> argv) {
   if (source.exists()) take_model(args, source);
   fill_for_plan(args);
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
+  if (flags.fit > 0 && args.transformer.recompute_granularity != RecomputeGranularity::kNone) {
+    problems.emplace_back(
+        "--fit chooses the recomputation; remove --recompute-granularity or --fit");
+  }
   if (!problems.empty()) throw ConfigError(problems);
   for (const std::string& warning : args.warnings) warn(warning);
   find_vocabulary(args);

@@ -6,14 +6,10 @@
 #include <algorithm>
 
 #include "megatron/core/error.h"
+#include "megatron/run/cheapest_recomputation.h"
 
 namespace megatron {
 namespace {
-
-// Bytes of the device. A CPU's memory is the host's, too.
-int64_t needed_bytes(const RankMemory& memory, DeviceType device) {
-  return memory.total_bytes() + (device == DeviceType::kCpu ? memory.host_bytes() : 0);
-}
 
 // Adds a change of the run to the remedies if the changed run fits.
 template <class Change>
@@ -28,30 +24,11 @@ void consider(std::vector<std::string>& remedies, const RunConfig& config, Devic
   }
 }
 
-void recompute_all(RunConfig& config, RecomputeMethod method, int64_t num_layers) {
-  config.transformer.recompute_granularity = RecomputeGranularity::kFull;
-  config.transformer.recompute_method = method;
-  config.transformer.recompute_num_layers = num_layers;
-}
-
-// The fewest layers whose recomputation makes the run fit; 0 if none do.
-int64_t fewest_recomputed_layers(const RunConfig& config, DeviceType device, int64_t bytes) {
-  RunConfig changed = config;
-  const auto fits = [&](int64_t layers) {
-    recompute_all(changed, RecomputeMethod::kBlock, layers);
-    const RankMemory memory = largest_rank_memory(planned_training(changed, device));
-    return needed_bytes(memory, device) <= bytes;
-  };
-  int64_t enough = config.transformer.num_layers;
-  if (!fits(enough)) return 0;
-  for (int64_t too_few = 0; enough - too_few > 1;) {
-    const int64_t middle = (too_few + enough) / 2;
-    (fits(middle) ? enough : too_few) = middle;
-  }
-  return enough;
-}
-
 }  // namespace
+
+int64_t needed_bytes(const RankMemory& memory, DeviceType device) {
+  return memory.total_bytes() + (device == DeviceType::kCpu ? memory.host_bytes() : 0);
+}
 
 std::string size_text(int64_t bytes) {
   if (bytes < (1 << 30)) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
@@ -98,15 +75,11 @@ std::vector<std::string> remedies(const RunConfig& config, DeviceType device, in
     if (found.size() != before) break;
   }
   if (config.transformer.recompute_granularity != RecomputeGranularity::kFull) {
-    const int64_t layers = fewest_recomputed_layers(config, device, bytes);
-    if (layers > 0) {
-      consider(found, config, device, bytes,
-               fmt::format("--recompute-granularity full --recompute-method block "
-                           "--recompute-num-layers {}",
-                           layers),
-               [layers](RunConfig& changed) {
-                 recompute_all(changed, RecomputeMethod::kBlock, layers);
-               });
+    const std::optional<RecomputeConfig> way = cheapest_recomputation(config, device, bytes);
+    if (way && way->recompute_granularity != RecomputeGranularity::kNone) {
+      consider(found, config, device, bytes, recompute_flags(*way), [&way](RunConfig& changed) {
+        static_cast<RecomputeConfig&>(changed.transformer) = *way;
+      });
     }
   }
   if (device == DeviceType::kCuda && !config.transformer.checkpoint_in_cpu &&

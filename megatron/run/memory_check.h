@@ -13,6 +13,9 @@ namespace megatron {
 // result.
 PlannedTraining planned_training(const RunConfig& config, DeviceType device);
 
+// Bytes of the device that a rank needs. A CPU's memory is the host's, too.
+int64_t needed_bytes(const RankMemory& memory, DeviceType device);
+
 // A few lines for the log: bytes by category, and when the peak is.
 std::vector<std::string> summary_of(const RankMemory& memory);
 

@@ -15,10 +15,10 @@ struct FfnWidths {
   double expert_layers = 0;  // a fraction
 
   explicit FfnWidths(const TransformerConfig& config) {
-    const auto layers = static_cast<double>(config.num_layers);
     for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-      expert_layers += config.has_experts(layer) ? 1 / layers : 0;
+      expert_layers += config.has_experts(layer) ? 1 : 0;
     }
+    if (config.has_experts()) expert_layers /= static_cast<double>(config.num_layers);
     dense = (1 - expert_layers) * static_cast<double>(config.ffn_hidden_size);
     routed =
         expert_layers * static_cast<double>(config.moe_router_topk * config.moe_ffn_hidden_size);
@@ -30,6 +30,10 @@ struct FfnWidths {
 double mlp_matrices(const TransformerConfig& config) { return config.is_gated() ? 3.0 : 2.0; }
 
 }  // namespace
+
+double mlp_products(const TransformerConfig& config) {
+  return static_cast<double>(config.hidden_size) * FfnWidths(config).all() * mlp_matrices(config);
+}
 
 double attention_products(const TransformerConfig& config) {
   const auto h = static_cast<double>(config.hidden_size);
@@ -74,7 +78,9 @@ RecomputedWork recomputed_work(const TransformerConfig& config) {
         n * (query * static_cast<double>(config.qk_head_dim + config.qk_pos_emb_head_dim) +
              static_cast<double>(config.kv_lora_rank * (config.qk_head_dim + config.v_head_dim)));
   }
-  if (config.recomputes("layernorm")) work.normed = 4 * h;  // two norms
+  const bool drops_norms = config.norm_placement != NormPlacement::kAfter &&
+                           !config.apply_residual_connection_post_layernorm;
+  if (config.recomputes("layernorm") && drops_norms) work.normed = 4 * h;  // two norms
   if (config.recomputes("activation") && !(config.fp8.is_on() && config.fp8.wgrad)) {
     const double elements =
         (config.recomputes("mlp") ? 0 : widths.dense) + (repeats_shared ? 0 : widths.shared);
@@ -115,7 +121,6 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   if (config.is_encoder_decoder()) return encoder_decoder_flops(config, batch_size);
   const auto h = static_cast<double>(config.hidden_size);
   const auto s = static_cast<double>(config.seq_length);
-  const double f = FfnWidths(config).all();
   const auto v = static_cast<double>(config.padded_vocab_size);
   const auto layers = static_cast<double>(config.num_layers);
   const auto heads = static_cast<double>(config.num_attention_heads);
@@ -130,9 +135,8 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   const double tokens = static_cast<double>(batch_size) * s;
   const bool is_bert = config.is_encoder_only();
   const double head = h * v + (is_bert ? h * h : 0.0);
-  const double matrices =
-      (layers + depths) * (h * f * mlp_matrices(config) + attention_products(config)) + head +
-      depths * (2.0 * h * h + head);
+  const double matrices = (layers + depths) * (mlp_products(config) + attention_products(config)) +
+                          head + depths * (2.0 * h * h + head);
   const double scores =
       tokens * s * attention_layers(config) * heads * channels * (is_bert ? 2.0 : 1.0);
   return 6.0 * (tokens * matrices + scores) + neighbor_flops(config, batch_size);

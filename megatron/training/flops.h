@@ -37,6 +37,9 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size);
 // those of the projections down to latents and up again.
 double attention_products(const TransformerConfig& config);
 
+// The same in the MLPs of a mean layer, h f e, or in the experts that a token goes to.
+double mlp_products(const TransformerConfig& config);
+
 // The work of a token that selective recomputation repeats, of a mean layer.
 struct RecomputedWork {
   double products = 0;    // multiplications

@@ -143,7 +143,7 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   const auto layers = static_cast<double>(c.num_layers + c.mtp_num_layers);
   const auto q = static_cast<double>(c.num_attention_heads * c.kv_channels);
   const auto k = static_cast<double>(c.num_query_groups * c.kv_channels);
-  const double mlp = h * static_cast<double>(c.ffn_hidden_size) * (c.is_gated() ? 3 : 2);
+  const double mlp = mlp_products(c);
   const auto heads = static_cast<double>(1 + c.mtp_num_layers);
   const double weights = layers * (attention_products(c) + mlp);
 
@@ -153,7 +153,7 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   token.head = 6 * h * v * heads / ranks / (products * kMatmulFlops);
   const AttentionTime attention = attention_on_gpu(c, parallel, gpu, has_documents);
   token.attention = attention.forward + attention.backward;
-  const double f = static_cast<double>(c.ffn_hidden_size) / ranks;
+  const double f = mlp / h / (c.is_gated() ? 3 : 2) / ranks;
   double bytes =
       elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h, f, q / ranks, k / ranks);
   bytes += context_copy_bytes(parallel, q / ranks, k / ranks);
@@ -173,7 +173,7 @@ StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) 
   const auto h = static_cast<double>(c.hidden_size);
   const auto layers = static_cast<double>(c.num_layers + c.mtp_num_layers);
   const auto q = static_cast<double>(c.num_attention_heads * c.kv_channels);
-  const double mlp = h * static_cast<double>(c.ffn_hidden_size) * (c.is_gated() ? 3 : 2);
+  const double mlp = mlp_products(c);
   StepEstimate token;
   token.linear = 6 * layers * (attention_products(c) + mlp) / flops_per_second;
   const auto heads = static_cast<double>(1 + c.mtp_num_layers);
@@ -207,11 +207,13 @@ double update_on_gpu(const UpdateWork& update, const GpuRoof& gpu) {
 }
 
 // The fraction of layers whose forward pass runs twice.
-double recomputed_part(const TransformerConfig& c) {
+double recomputed_part(const TransformerConfig& c, const ParallelConfig& parallel) {
   if (c.recompute_granularity != RecomputeGranularity::kFull) return 0;
   if (c.recompute_method == RecomputeMethod::kUniform) return 1;
-  return std::min(1.0,
-                  static_cast<double>(c.recompute_num_layers) / static_cast<double>(c.num_layers));
+  const int64_t chunks =
+      parallel.pipeline_model_parallel_size * num_model_chunks(parallel, c.num_layers);
+  return std::min(1.0, static_cast<double>(c.recompute_num_layers * chunks) /
+                           static_cast<double>(c.num_layers));
 }
 
 // Seconds for which layers wait for copies of their inputs to the host (checkpoint_in_cpu), and for
@@ -293,7 +295,7 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.attention *= all * work.layers;
   step.elementwise *= all * work.layers;
   step.recompute = step.recompute * all * work.layers +
-                   recomputed_part(config) * (step.linear + step.attention) / 3;
+                   recomputed_part(config, parallel) * (step.linear + step.attention) / 3;
   if (!is_cpu) step.recompute += waiting_copies(config, parallel, work.layers * all, step);
   const double busy = step.total();
   const double waiting = bubble_fraction({.stage = 0,

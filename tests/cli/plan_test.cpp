@@ -172,6 +172,26 @@ TEST(PlanTest, PlansRanksOfThousands) {
 }
 
 // The rates of a GPU that was not measured follow its peaks.
+TEST(PlanTest, ChoosesTheRecomputationThatFits) {
+  const std::string flags = "--workload 345m --micro-batch-size 32 --global-batch-size 64 --fit ";
+  const auto bytes_of = [](const nlohmann::json& report) {
+    return report["stages"][0]["total_bytes"].get<double>() / (1 << 30);
+  };
+  const nlohmann::json whole = planned(flags + "40");
+  EXPECT_EQ(whole["recompute_flags"], "");
+  EXPECT_EQ(whole["seconds_by_part"]["recomputation"], 0);
+  const nlohmann::json fitted = planned(flags + "25.5");
+  EXPECT_EQ(fitted["recompute_flags"],
+            "--recompute-granularity selective --recompute-modules activation");
+  EXPECT_GT(bytes_of(whole), 25.5);
+  EXPECT_LE(bytes_of(fitted), 25.5);
+  EXPECT_GT(fitted["seconds_by_part"]["recomputation"], 0);
+  EXPECT_THAT(message_of<ConfigError>([&] { planned(flags + "3"); }),
+              testing::HasSubstr("--fit 3: no recomputation lowers a rank to that many GiB; use"));
+  EXPECT_THAT(message_of<ConfigError>([&] { planned(flags + "40 --recompute-activations"); }),
+              testing::HasSubstr("--fit chooses the recomputation; remove"));
+}
+
 TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
   const std::string flags = "--workload 1.3b --micro-batch-size 8 --global-batch-size 16";
   const nlohmann::json h200 = planned(flags);

@@ -73,6 +73,9 @@ TEST(MemoryCheckTest, RemediesAreEnoughByThemselves) {
               ElementsAre(StartsWith("--micro-batch-size 16 (needs 17."),
                           StartsWith("--recompute-granularity full --recompute-method block "
                                      "--recompute-num-layers ")));
+  EXPECT_THAT(remedies(gpt_345m(), DeviceType::kCuda, 28 * kGibibyte),
+              Contains(StartsWith("--recompute-granularity selective --recompute-modules layernorm "
+                                  "(needs 27.")));
   // The state alone needs 5.3 GiB: nothing here helps.
   EXPECT_THAT(remedies(gpt_345m(), DeviceType::kCuda, 5 * kGibibyte), ElementsAre());
 }
