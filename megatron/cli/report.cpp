@@ -95,8 +95,8 @@ int report_runs(std::span<const std::string> words) {
   if (!parse_flags(flags, "megatron report RUN... [flags]", words)) return 0;
   if (runs.empty()) {
     throw ConfigError(
-        "no run is given; write megatron report RUN..., each a file of "
-        "--metrics-jsonl");
+        "no run is given; write megatron report RUN..., each a log of a run or a folder of its "
+        "logs");
   }
   if (names.empty()) {
     names = short_names(runs);

@@ -82,6 +82,17 @@ function short(value) {
   return String(+value.toPrecision(5));
 }
 
+function bytes(value) {
+  if (value === undefined) return "–";
+  return value >= 2 ** 30 ? +(value / 2 ** 30).toPrecision(4) + " GiB" : +(value / 2 ** 20).toPrecision(4) + " MiB";
+}
+
+// The colour of a load: 1 is an even share; blue below, orange above, full at a quarter and at four times.
+function loadColour(load) {
+  const strength = Math.max(-1, Math.min(1, Math.log2(Math.max(load, 1e-6)) / 2));
+  return `hsl(${strength < 0 ? 210 : 28} ${Math.round(15 + 70 * Math.abs(strength))}% ${Math.round(82 - 36 * Math.abs(strength))}%)`;
+}
+
 function duration(seconds) {
   if (seconds === null || !isFinite(seconds)) return "–";
   if (seconds < 60) return +seconds.toPrecision(3) + " s";
@@ -91,13 +102,15 @@ function duration(seconds) {
 
 const kTitles = {
   grad_norm: "gradient norm", learning_rate: "learning rate", tokens_per_second: "tokens per second",
+  "mem-reserved-bytes": "reserved memory, bytes", "mem-allocated-bytes": "allocated memory, bytes",
+  "mem-max-allocated-bytes": "peak of the allocated memory, bytes",
   mfu_percent: "MFU, %", hfu_percent: "HFU, %", tflops_per_gpu: "TFLOP/s per GPU",
   elapsed_ms_per_iteration: "ms per iteration", global_batch_size: "global batch size", loss_scale: "loss scale",
   params_norm: "norm of the parameters", num_zeros: "zeros in the gradient",
   skipped_iterations: "skipped iterations", nan_iterations: "iterations with NaN",
 };
 // Numbers of the x axis: no chart.
-const kProgress = ["consumed_train_samples", "consumed_train_tokens"];
+const kProgress = ["consumed_train_samples", "consumed_train_tokens", "wall_time"];
 const titleOf = name => kTitles[name] || name;
 
 // Where a chart stands: losses, evaluations, the known numbers, all others.
@@ -155,13 +168,13 @@ function start() {
   const axisText = (axis, value) => axis === "seconds" ? duration(value) : short(value);
 
   // A chart of one number of all runs.
-  function makeChart(name) {
+  function makeChart(name, place) {
     const section = element("section");
     const canvas = element("canvas", undefined, "chart");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${titleOf(name)} of the runs; the table below has its final values`);
     section.append(element("h2", titleOf(name)), canvas);
-    $("charts").append(section);
+    place.append(section);
     const own = runs.map((run, i) => ({run, i, series: run.series[name]})).filter(entry => entry.series);
     const box = {left: 58, right: 8, top: 6, bottom: 22};
     let view = null;
@@ -201,6 +214,7 @@ function start() {
 
     function draw() {
       const width = canvas.clientWidth;
+      if (!width) return;  // in details that are closed
       const height = canvas.clientHeight;
       const scale = devicePixelRatio || 1;
       if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
@@ -382,11 +396,13 @@ function start() {
     if (note) section.append(element("p", note, "note"));
     section.append(scroll);
     $("tables").append(section);
+    return section;
   }
 
   const names = chartNames(runs);
 
   function finalValues() {
+    if (!names.length) return;
     const columns = [
       ["iterations", run => short(run.last)],
       ["samples", run => short(run.final("samples"))],
@@ -395,9 +411,9 @@ function start() {
     ];
     const add = (head, name, key) => columns.push([head, run => run.series[name] ? short(run.series[name][key]) : "–"]);
     for (const name of names) {
-      if (rank(name) < 3) {
+      if (rank(name) === 0) {
         add(titleOf(name), name, "last");
-        if (rank(name) < 2) add("least " + titleOf(name), name, "min");
+        add("least " + titleOf(name), name, "min");
       } else if (/^(tokens_per_second|mfu_percent|tflops_per_gpu)$/.test(name)) {
         add("mean " + titleOf(name), name, "mean");
       } else if (/^(grad_norm|learning_rate)$/.test(name)) {
@@ -411,6 +427,152 @@ function start() {
       runs.map(run => [run.name, ...columns.map(column => column[1](run))]));
   }
 
+  function evaluations() {
+    const rows = [];
+    for (const run of runs) {
+      for (const name of names.filter(name => rank(name) === 1 && run.series[name])) {
+        const series = run.series[name];
+        const perplexity = run.series[name + " ppl"];
+        rows.push([run.name, name, short(series.i[series.i.length - 1]), short(series.last),
+          perplexity ? short(perplexity.last) : "–", short(series.min), short(series.minAt)]);
+      }
+    }
+    if (rows.length) {
+      table("Evaluations", "", ["run", "evaluation", "iteration", "loss", "perplexity", "least loss", "at iteration"], rows);
+    }
+    const tasks = [...new Set(runs.flatMap(run => Object.keys(run.results)))];
+    for (const task of tasks) {
+      const heads = [...new Set(runs.flatMap(run => Object.keys(run.results[task] ?? {})))];
+      table(task, "", ["run", ...heads], runs.filter(run => run.results[task])
+        .map(run => [run.name, ...heads.map(head => short(run.results[task][head]))]));
+    }
+  }
+
+  function memory() {
+    const planned = runs.filter(run => Object.keys(run.plannedMemory).length);
+    const measured = runs.filter(run => Object.keys(run.measuredMemory).length);
+    const known = runs.filter(run => planned.includes(run) || measured.includes(run));
+    if (!known.length) return;
+    const kinds = [...new Set(planned.flatMap(run => Object.keys(run.plannedMemory)))];
+    const counts = [...new Set(measured.flatMap(run => Object.keys(run.measuredMemory)))];
+    const total = run => Object.values(run.plannedMemory).reduce((sum, value) => sum + value, 0);
+    const section = table("Memory of a rank", "Planned at the peak, by category, and measured by the allocator on rank 0.",
+      ["run", ...kinds, ...(kinds.length ? ["planned in all"] : []), ...counts],
+      known.map(run => [run.name, ...kinds.map(kind => bytes(run.plannedMemory[kind])),
+        ...(kinds.length ? [planned.includes(run) ? bytes(total(run)) : "–"] : []),
+        ...counts.map(count => bytes(run.measuredMemory[count]))]));
+    const most = Math.max(...planned.map(total));
+    for (const run of planned.slice(0, 20)) {
+      const bar = element("div", undefined, "bar");
+      bar.append(element("span", run.name));
+      kinds.forEach((kind, k) => {
+        const part = element("i");
+        part.style.width = 75 * (run.plannedMemory[kind] ?? 0) / most + "%";
+        part.style.background = colour(k);
+        part.title = `${kind} ${bytes(run.plannedMemory[kind])}`;
+        bar.append(part);
+      });
+      section.append(bar);
+    }
+    if (!planned.length) return;
+    const key = element("p", undefined, "note key");
+    kinds.forEach((kind, k) => {
+      const swatch = element("span", undefined, "swatch");
+      swatch.style.background = colour(k);
+      key.append(swatch, kind);
+    });
+    section.append(key);
+  }
+
+  // A section that shows one of the runs which have `part`.
+  function pictureOf(part, title, show) {
+    const owners = runs.filter(run => run[part]);
+    if (!owners.length) return;
+    const section = element("section");
+    const choice = element("select");
+    choice.setAttribute("aria-label", "Run");
+    owners.forEach((run, k) => choice.append(new Option(run.name, k)));
+    const place = element("div");
+    const update = () => place.replaceChildren(...show(owners[+choice.value]));
+    choice.addEventListener("change", update);
+    choice.value = "0";
+    section.append(element("h2", title), choice, place);
+    $("tables").append(section);
+    update();
+  }
+
+  // A table of loads as a picture: a row for each layer.
+  function heatmap(rows, layers, told) {
+    const columns = rows[0].length;
+    const canvas = element("canvas", undefined, "heat");
+    const cell = 10;
+    canvas.width = columns * cell;
+    canvas.height = rows.length * cell;
+    canvas.style.width = Math.min(900, columns * 18) + "px";
+    canvas.style.height = Math.max(24, Math.min(480, rows.length * 14)) + "px";
+    const pen = canvas.getContext("2d");
+    rows.forEach((row, y) => row.forEach((load, x) => {
+      pen.fillStyle = loadColour(load);
+      pen.fillRect(x * cell, y * cell, cell, cell);
+    }));
+    canvas.addEventListener("pointermove", event => {
+      const x = Math.min(columns - 1, Math.floor(event.offsetX / canvas.clientWidth * columns));
+      const y = Math.min(rows.length - 1, Math.floor(event.offsetY / canvas.clientHeight * rows.length));
+      if (x >= 0 && y >= 0 && x < rows[y].length) canvas.title = `layer ${layers[y]}, ${told(x)}: ${rows[y][x]}`;
+    });
+    return canvas;
+  }
+
+  function experts(run) {
+    const own = run.experts;
+    const iterations = summed(own.i);
+    const all = [element("p", "Tokens of an expert as a multiple of its even share: grey is 1, orange is more, blue is less. Rows are layers.", "note"),
+      element("h3", "largest load of a layer, over the iterations"),
+      heatmap(own.most, own.layers, x => `to iteration ${short(iterations[x])}`)];
+    if (own.last.length) {
+      all.push(element("h3", "each expert, in the last tenth of the run"),
+        heatmap(own.last, own.layers, x => `expert ${x}`));
+    }
+    return all;
+  }
+
+  function pipeline(run) {
+    const {names: kinds, ranks, left} = run.pipeline;
+    const end = Math.max(...ranks.flatMap(rank => rank.boxes.map(box => box[3] + box[4])));
+    const begin = Math.min(...ranks.flatMap(rank => rank.boxes.map(box => box[3])));
+    const svg = (tag, attributes, text) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      if (text !== undefined) made.textContent = text;
+      return made;
+    };
+    const height = ranks.length * 26;
+    const picture = svg("svg", {viewBox: `0 0 1060 ${height + 20}`, class: "pipeline", role: "img"});
+    const busy = [];
+    ranks.forEach((rank, row) => {
+      picture.append(svg("text", {x: 0, y: row * 26 + 16}, `rank ${rank.rank}`));
+      picture.append(svg("rect", {x: 56, y: row * 26, width: 1000, height: 22, fill: "var(--raised)"}));
+      busy.push(rank.boxes.reduce((sum, box) => sum + box[4], 0) / (end - begin));
+      for (const [kind, microbatch, chunk, from, length] of rank.boxes) {
+        const hue = kinds[kind] === "forward_step" ? 210 : kinds[kind] === "backward_step" ? 28 : 140;
+        const box = svg("rect", {x: 56 + (from - begin) / (end - begin) * 1000, y: row * 26, width: Math.max(0.5, length / (end - begin) * 1000),
+          height: 22, fill: `hsl(${hue} 55% ${Math.min(80, 46 + 12 * chunk)}%)`, stroke: "var(--back)", "stroke-width": 0.5});
+        box.append(svg("title", {}, `${kinds[kind]} of microbatch ${microbatch}, chunk ${chunk}: ${short(length / 1000)} ms`));
+        picture.append(box);
+        if (length / (end - begin) > 0.012) {
+          picture.append(svg("text", {x: 56 + (from + length / 2 - begin) / (end - begin) * 1000, y: row * 26 + 15,
+            "text-anchor": "middle", fill: "#fff"}, microbatch));
+        }
+      }
+    });
+    picture.append(svg("text", {x: 1056, y: height + 14, "text-anchor": "end"}, short((end - begin) / 1000) + " ms"));
+    const idle = busy.map((share, k) => `rank ${ranks[k].rank} ${Math.round(100 - 100 * share)} %`).slice(0, 16).join(", ");
+    const wide = element("div", undefined, "scroll");
+    wide.append(picture);
+    return [element("p", "The last traced iteration: forward blue, backward orange, the number of the microbatch; lighter is a later chunk."
+      + (left ? ` ${left} more ranks are left out.` : ""), "note"), wide, element("p", `Without work: ${idle}.`, "note")];
+  }
+
   function settings() {
     const known = runs.filter(run => Object.keys(run.settings).length);
     if (!known.length) return;
@@ -422,7 +584,20 @@ function start() {
       shown.map(key => [key, ...known.map(run => run.settings[key] ?? "–")]));
   }
 
-  const draws = names.map(makeChart);
+  // Numbers that only this program knows are many: they wait in closed details.
+  const draws = names.filter(name => rank(name) < 4).map(name => makeChart(name, $("charts")));
+  const others = names.filter(name => rank(name) === 4);
+  if (others.length) {
+    const details = element("details", undefined, "wide");
+    const place = element("div", undefined, "charts");
+    details.append(element("summary", `${others.length} more numbers`), place);
+    $("charts").after(details);
+    details.addEventListener("toggle", () => {
+      if (!details.open) return;
+      if (!place.hasChildNodes()) draws.push(...others.map(name => makeChart(name, place)));
+      drawAll();
+    });
+  }
   let waits = false;
   function drawAll() {
     if (waits) return;
@@ -464,6 +639,10 @@ function start() {
   dark.addEventListener("change", () => { runs.forEach(run => run.paint()); drawAll(); });
   new ResizeObserver(drawAll).observe($("charts"));
   finalValues();
+  evaluations();
+  memory();
+  pictureOf("pipeline", "Pipeline", pipeline);
+  pictureOf("experts", "Load of the experts", experts);
   settings();
   drawAll();
 }

@@ -60,12 +60,26 @@ const Series* RunHistory::find(std::string_view name) const {
 }
 
 bool RunHistory::is_empty() const {
-  return std::ranges::all_of(series_, [](const Series& series) { return series.points.empty(); });
+  return results.empty() &&
+         std::ranges::all_of(series_, [](const Series& series) { return series.points.empty(); });
+}
+
+void RunHistory::add_missing(RunHistory other) {
+  for (Series& series : other.series_) {
+    const size_t own = index_of(series.name);
+    if (series_[own].points.empty()) series_[own].points = std::move(series.points);
+  }
+  settings.merge(other.settings);
+  results.merge(other.results);
+  if (planned_memory.empty()) planned_memory = std::move(other.planned_memory);
+  if (measured_memory.empty()) measured_memory = std::move(other.measured_memory);
+  if (pipeline.empty()) pipeline = std::move(other.pipeline);
 }
 
 std::vector<Progress> RunHistory::progress() const {
   const Series* const sources[] = {find("elapsed_ms_per_iteration"), find("consumed_train_samples"),
-                                   find("consumed_train_tokens"), find("tokens_per_second")};
+                                   find("consumed_train_tokens"), find("tokens_per_second"),
+                                   find("wall_time")};
   std::vector<int64_t> iterations;
   for (const Series* source : sources) {
     if (source == nullptr) continue;
@@ -78,6 +92,9 @@ std::vector<Progress> RunHistory::progress() const {
   Cursor samples(sources[1]);
   Cursor tokens(sources[2]);
   Cursor rate(sources[3]);
+  Cursor wall(sources[4]);
+  const double start =
+      sources[4] == nullptr || sources[4]->points.empty() ? kUnknown : sources[4]->points[0].value;
   std::vector<Progress> progress;
   progress.reserve(iterations.size());
   Progress before = {.seconds = sources[0] == nullptr ? kUnknown : 0};
@@ -88,8 +105,9 @@ std::vector<Progress> RunHistory::progress() const {
     if (i == 0 && iterations.size() > 1) steps = std::min(steps, iterations[1] - iteration);
     const double ms = elapsed.at(iteration);
     const double seconds = std::isnan(ms) ? 0 : ms / 1000 * static_cast<double>(steps);
+    const bool has_times = sources[0] != nullptr;
     Progress now = {iteration, samples.at(iteration), tokens.at(iteration),
-                    before.seconds + seconds};
+                    has_times ? before.seconds + seconds : wall.at(iteration) - start};
     const double counted = rate.at(iteration) * seconds;
     if (std::isnan(now.tokens) && i == 0 && steps < iteration) {
       // Those before the first record: as many for a sample as in this record.

@@ -22,6 +22,15 @@ struct Series {
   std::vector<Point> points;
 };
 
+// A step of a microbatch on a rank.
+struct PipelineBox {
+  std::string name;  // "forward_step", "backward_step"
+  int64_t microbatch = 0;
+  int64_t chunk = 0;  // of the rank's chunks
+  double begin = 0;   // in us
+  double end = 0;
+};
+
 // Time and data at an iteration; NaN where the log does not tell.
 struct Progress {
   int64_t iteration = 0;
@@ -43,15 +52,23 @@ class RunHistory {
 
   const std::vector<Series>& series() const { return series_; }
   const Series* find(std::string_view name) const;
-  bool is_empty() const;  // no series has a point
+  bool is_empty() const;  // no series has a point, and there are no results
   int64_t restarts() const { return restarts_; }
 
-  // Time and data at each iteration that has any of consumed_train_samples, consumed_train_tokens,
-  // tokens_per_second, elapsed_ms_per_iteration. The time of an iteration is that of all since the
-  // point before. Tokens are summed from the rate if they are not in the log.
+  // Time and data at each iteration that has any of elapsed_ms_per_iteration, wall_time,
+  // consumed_train_samples, consumed_train_tokens and tokens_per_second. The time of an iteration
+  // is that of all since the point before; without such times, wall_time (in seconds) counts.
+  // Tokens are summed from the rate if they are not in the log.
   std::vector<Progress> progress() const;
 
-  std::map<std::string, std::string> settings;  // the dump of the arguments
+  // Adds the series that only `other` has, and what else is missing here.
+  void add_missing(RunHistory other);
+
+  std::map<std::string, std::string> settings;    // the dump of the arguments
+  std::map<std::string, double> planned_memory;   // bytes at the peak by category
+  std::map<std::string, double> measured_memory;  // bytes: "allocated", "max allocated", ...
+  std::map<std::string, std::map<std::string, double>> results;  // of `megatron evaluate`, by task
+  std::map<int64_t, std::vector<PipelineBox>> pipeline;          // an iteration of each traced rank
 
  private:
   std::vector<Series> series_;
