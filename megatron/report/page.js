@@ -56,7 +56,7 @@ function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map(n => n * power).find(n => n >= raw * 0.999);
   const all = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) all.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) all.push(i * step + 0);  // 0, not -0
   return all;
 }
 
@@ -122,18 +122,26 @@ function rank(name) {
 }
 
 // The names of all series in the order of their charts.
-function chartNames(runs) {
+function seriesNames(runs) {
   const names = new Set(runs.flatMap(run => Object.keys(run.series)));
-  const all = [...names].filter(name => !kProgress.includes(name));
+  return [...names].filter(name => !kProgress.includes(name)).sort((a, b) => rank(a) - rank(b));
+}
+
+// Those that have a chart.
+function chartNames(runs) {
+  const all = seriesNames(runs);
   // These are worth a chart only if they change.
-  const plain = {skipped_iterations: 0, nan_iterations: 0, loss_scale: null, global_batch_size: null};
+  const plain = {skipped_iterations: 0, nan_iterations: 0, loss_scale: null, global_batch_size: null,
+    tflops_per_gpu: 0};
   const varies = name => {
     const found = runs.map(run => run.series[name]).filter(series => series);
     const usual = plain[name] ?? found[0].max;
     return found.some(series => series.min !== usual || series.max !== usual);
   };
-  return all.filter(name => !(name in plain) || varies(name))
-    .sort((a, b) => rank(a) - rank(b));
+  // One value is no curve: the tables have it.
+  const isCurve = name => runs.some(run => run.series[name] && run.series[name].n > 1);
+  const only = !all.some(isCurve);
+  return all.filter(name => (only || isCurve(name)) && (!(name in plain) || varies(name)));
 }
 
 // Decodes a run: absolute iterations, and a function from an iteration to each axis.
@@ -384,8 +392,8 @@ function start() {
     for (const cells of rows) {
       const row = element("tr");
       cells.forEach((cell, k) => {
-        const made = k === 0 ? element("th", cell) : element("td", cell, typeof cell === "string" && isNaN(parseFloat(cell)) && cell !== "–" ? "text" : "");
-        if (k > 0) made.title = cell;
+        const made = element(k === 0 ? "th" : "td", cell);
+        made.title = cell;
         row.append(made);
       });
       body.append(row);
@@ -399,7 +407,8 @@ function start() {
     return section;
   }
 
-  const names = chartNames(runs);
+  const names = seriesNames(runs);
+  const charts = chartNames(runs);
 
   function finalValues() {
     if (!names.length) return;
@@ -508,8 +517,8 @@ function start() {
     const cell = 10;
     canvas.width = columns * cell;
     canvas.height = rows.length * cell;
-    canvas.style.width = Math.min(900, columns * 18) + "px";
-    canvas.style.height = Math.max(24, Math.min(480, rows.length * 14)) + "px";
+    canvas.style.width = Math.min(900, columns * 22) + "px";
+    canvas.style.height = Math.max(24, Math.min(480, rows.length * 18)) + "px";
     const pen = canvas.getContext("2d");
     rows.forEach((row, y) => row.forEach((load, x) => {
       pen.fillStyle = loadColour(load);
@@ -580,13 +589,14 @@ function start() {
     const differ = keys.filter(key => known.some(run => run.settings[key] !== known[0].settings[key]));
     const shown = known.length > 1 ? differ : keys;
     if (!shown.length) return;
-    table(known.length > 1 ? "Settings that differ" : "Settings", "", ["setting", ...known.map(run => run.name)],
+    const section = table(known.length > 1 ? "Settings that differ" : "Settings", "", ["setting", ...known.map(run => run.name)],
       shown.map(key => [key, ...known.map(run => run.settings[key] ?? "–")]));
+    section.classList.add("texts");
   }
 
   // Numbers that only this program knows are many: they wait in closed details.
-  const draws = names.filter(name => rank(name) < 4).map(name => makeChart(name, $("charts")));
-  const others = names.filter(name => rank(name) === 4);
+  const draws = charts.filter(name => rank(name) < 4).map(name => makeChart(name, $("charts")));
+  const others = charts.filter(name => rank(name) === 4);
   if (others.length) {
     const details = element("details", undefined, "wide");
     const place = element("div", undefined, "charts");

@@ -128,7 +128,7 @@ class RunReader {
     const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                                 file.bytes().size());
     const LogKind kind = kind_of(text);
-    if (kind == kMetrics && !is_named && first_line(text).find("\"iteration\"") == text.npos) {
+    if (kind == kMetrics && !is_named && first_line(text).find("\"iteration\":") == text.npos) {
       return std::nullopt;  // a dataset, which may have any size
     }
     RunHistory own;

@@ -77,9 +77,14 @@ void RunHistory::add_missing(RunHistory other) {
 }
 
 std::vector<Progress> RunHistory::progress() const {
-  const Series* const sources[] = {find("elapsed_ms_per_iteration"), find("consumed_train_samples"),
-                                   find("consumed_train_tokens"), find("tokens_per_second"),
-                                   find("wall_time")};
+  const auto known = [this](std::string_view name) {
+    const Series* const series = find(name);
+    return series == nullptr || series->points.empty() ? nullptr : series;
+  };
+  const Series* const elapsed_ms = known("elapsed_ms_per_iteration");
+  const Series* const wall_time = elapsed_ms == nullptr ? known("wall_time") : nullptr;
+  const Series* const sources[] = {elapsed_ms, wall_time, known("consumed_train_samples"),
+                                   known("consumed_train_tokens"), known("tokens_per_second")};
   std::vector<int64_t> iterations;
   for (const Series* source : sources) {
     if (source == nullptr) continue;
@@ -89,36 +94,37 @@ std::vector<Progress> RunHistory::progress() const {
   iterations.erase(std::unique(iterations.begin(), iterations.end()), iterations.end());
 
   Cursor elapsed(sources[0]);
-  Cursor samples(sources[1]);
-  Cursor tokens(sources[2]);
-  Cursor rate(sources[3]);
-  Cursor wall(sources[4]);
-  const double start =
-      sources[4] == nullptr || sources[4]->points.empty() ? kUnknown : sources[4]->points[0].value;
+  Cursor wall(sources[1]);
+  Cursor samples(sources[2]);
+  Cursor tokens(sources[3]);
+  Cursor rate(sources[4]);
   std::vector<Progress> progress;
   progress.reserve(iterations.size());
-  Progress before = {.seconds = sources[0] == nullptr ? kUnknown : 0};
-  for (size_t i = 0; i < iterations.size(); ++i) {
-    const int64_t iteration = iterations[i];
-    int64_t steps = iteration - before.iteration;
-    // A continued run begins late: its first record has as many iterations as the second.
-    if (i == 0 && iterations.size() > 1) steps = std::min(steps, iterations[1] - iteration);
+  double seconds = 0;
+  double counted = 0;  // tokens of the iterations so far
+  int64_t timed = 0;   // the last iteration with a time
+  for (const int64_t iteration : iterations) {
+    Progress now = {iteration, samples.at(iteration), tokens.at(iteration), kUnknown};
+    if (wall_time != nullptr) now.seconds = wall.at(iteration) - wall_time->points[0].value;
     const double ms = elapsed.at(iteration);
-    const double seconds = std::isnan(ms) ? 0 : ms / 1000 * static_cast<double>(steps);
-    const bool has_times = sources[0] != nullptr;
-    Progress now = {iteration, samples.at(iteration), tokens.at(iteration),
-                    has_times ? before.seconds + seconds : wall.at(iteration) - start};
-    const double counted = rate.at(iteration) * seconds;
-    if (std::isnan(now.tokens) && i == 0 && steps < iteration) {
-      // Those before the first record: as many for a sample as in this record.
-      const double own_samples =
-          now.samples * static_cast<double>(steps) / static_cast<double>(iteration);
-      now.tokens = counted / own_samples * now.samples;
-    } else if (std::isnan(now.tokens)) {
-      now.tokens = before.tokens + counted;
+    if (!std::isnan(ms)) {
+      int64_t steps = iteration - timed;
+      // A continued run begins late: its first record has as many iterations as the second.
+      const bool is_first = timed == 0;
+      if (is_first && elapsed_ms->points.size() > 1) {
+        steps = std::min(steps, elapsed_ms->points[1].iteration - iteration);
+      }
+      timed = iteration;
+      const double own = ms / 1000 * static_cast<double>(steps);
+      now.seconds = seconds += own;
+      const double own_tokens = rate.at(iteration) * own;
+      // Those before the first record: as many for an iteration as in it.
+      const bool is_late = is_first && steps < iteration;
+      counted += is_late ? own_tokens / static_cast<double>(steps) * static_cast<double>(iteration)
+                         : own_tokens;
+      if (std::isnan(now.tokens)) now.tokens = counted;
     }
     progress.push_back(now);
-    before = now;
   }
   return progress;
 }

@@ -60,7 +60,8 @@ void read_trace(RunHistory& history, std::string_view text) {
   if (ranks.empty()) return;
   double origin = ranks.begin()->second.begin;
   for (const auto& [number, rank] : ranks) origin = std::min(origin, rank.begin);
-  for (auto& [number, rank] : ranks) {
+  for (auto& entry : ranks) {
+    TracedRank& rank = entry.second;
     const auto is_outside = [&](const PipelineBox& box) {
       return box.begin < rank.begin || box.end > rank.end;
     };
@@ -69,7 +70,7 @@ void read_trace(RunHistory& history, std::string_view text) {
       box.begin -= origin;
       box.end -= origin;
     }
-    history.pipeline[number] = std::move(rank.boxes);
+    history.pipeline[entry.first] = std::move(rank.boxes);
   }
 }
 

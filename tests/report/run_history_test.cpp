@@ -69,6 +69,32 @@ TEST(RunHistoryTest, AContinuedRunHasTheTokensBeforeItsFirstRecord) {
   EXPECT_DOUBLE_EQ(progress[1].tokens, 16 * 120);
 }
 
+TEST(RunHistoryTest, AnotherLogAddsWhatIsMissing) {
+  RunHistory metrics;
+  for (const int64_t iteration : {10, 20}) {
+    metrics.begin_record(iteration);
+    metrics.add("lm loss", 2);
+    metrics.add("elapsed_ms_per_iteration", 500);
+    metrics.add("tokens_per_second", 32);
+  }
+  RunHistory events;
+  for (const int64_t iteration : {5, 10, 15, 20}) {
+    events.begin_record(iteration);
+    events.add("lm loss", 3);
+    events.add("wall_time", 1000 + static_cast<double>(iteration));
+    events.add("mem-allocated-bytes", 4);
+  }
+  events.settings["seed"] = "1";
+  EXPECT_EQ(events.progress().back().seconds, 15);
+  metrics.add_missing(events);
+  EXPECT_EQ(values_of(metrics, "lm loss"), (std::vector<double>{2, 2}));
+  EXPECT_EQ(values_of(metrics, "mem-allocated-bytes").size(), 4u);
+  EXPECT_EQ(metrics.settings.at("seed"), "1");
+  ASSERT_EQ(metrics.progress().size(), 2u);
+  EXPECT_EQ(metrics.progress()[1].seconds, 10);
+  EXPECT_EQ(metrics.progress()[1].tokens, 320);
+}
+
 TEST(RunHistoryTest, LeavesUnknownProgressOut) {
   RunHistory history;
   history.begin_record(1);

@@ -1,0 +1,42 @@
+// node page_script.js page.js: checks the functions of the page's script that need no document.
+"use strict";
+const assert = require("node:assert");
+const {readFileSync} = require("node:fs");
+const names = ["summed", "interpolated", "nearest", "smoothed", "ticks", "logTicks", "short", "duration", "bytes",
+  "rank", "chartNames", "unpack"];
+const script = readFileSync(process.argv[2], "utf8");
+const page = new Function(`${script}\nreturn {${names.join(", ")}};`)();
+
+assert.deepStrictEqual(page.summed([10, 10, 20]), [10, 20, 40]);
+assert.strictEqual(page.interpolated([10, 20], [1, 3], 15), 2);
+assert.strictEqual(page.interpolated([10, 20], [1, 3], 10), 1);
+assert.strictEqual(page.interpolated([10, 20], [1, 3], 20), 3);
+assert.strictEqual(page.interpolated([10, 20], [1, 3], 21), null);
+assert.strictEqual(page.interpolated([10, 20], [1, null], 15), null);
+assert.strictEqual(page.interpolated([], [], 15), null);
+assert.strictEqual(page.nearest([1, 5, null, 9], 6.9), 1);
+assert.strictEqual(page.nearest([null], 1), -1);
+assert.deepStrictEqual(page.smoothed([4, 2], 0), [4, 2]);
+assert.deepStrictEqual(page.smoothed([4, null, 2], 0.5), [4, null, 8 / 3]);
+assert.deepStrictEqual(page.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10]);
+assert.deepStrictEqual(page.ticks(3, 3, 5), [3]);
+assert.deepStrictEqual(page.logTicks(1, 1000), [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]);
+assert.strictEqual(page.short(1234567), "1.235M");
+assert.strictEqual(page.short(0.00025), "2.5e-4");
+assert.strictEqual(page.short(null), "–");
+assert.strictEqual(page.duration(7265), "2h01m");
+assert.strictEqual(page.bytes(3 * 2 ** 29), "1.5 GiB");
+
+const series = (...v) => ({n: v.length, i: v.map(() => 1), v, min: Math.min(...v), max: Math.max(...v)});
+const run = page.unpack({
+  progress: {i: [1, 1], samples: [8, 16], tokens: [null, null], seconds: [2, 4]},
+  series: {loss_scale: series(1, 1), grad_norm: series(1, 2), "lm loss validation": series(2, 1),
+    "lm loss": series(3, 2), skipped_iterations: series(0, 1), consumed_train_samples: series(8, 16),
+    "lm loss test": series(2), "moe/z_loss_layer_0": series(1, 2)},
+});
+assert.deepStrictEqual(page.chartNames([run]),
+  ["lm loss", "lm loss validation", "grad_norm", "skipped_iterations", "moe/z_loss_layer_0"]);
+assert.strictEqual(run.last, 2);
+assert.strictEqual(run.place("seconds", 1.5), 3);
+assert.strictEqual(run.has("tokens"), false);
+assert.strictEqual(run.final("samples"), 16);
