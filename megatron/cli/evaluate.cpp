@@ -18,6 +18,7 @@
 #include "megatron/tasks/detokenize.h"
 #include "megatron/tasks/zero_shot.h"
 #include "megatron/tokenizers/unicode_text.h"
+#include "megatron/training/progress_bar.h"
 
 namespace megatron::cli {
 namespace {
@@ -183,6 +184,16 @@ std::string accuracy_result(int64_t correct, int64_t total) {
                      right, all, right / all);
 }
 
+// The value of the rows that are done, for progress.
+std::string running_result(bool is_perplexity, std::span<const TextRow> done, double result) {
+  int64_t count = 0;
+  for (const TextRow& row : done) count += is_perplexity ? row.num_labels() : 1;
+  if (count == 0) return {};
+  const double mean = result / static_cast<double>(count);
+  return is_perplexity ? fmt::format("ppl {:.4g}", std::exp(std::min(20.0, mean)))
+                       : fmt::format("accuracy {:.4f}", mean);
+}
+
 }  // namespace
 
 int evaluate(std::span<const std::string> words, const comm::Group& world) {
@@ -209,21 +220,30 @@ int evaluate(std::span<const std::string> words, const comm::Group& world) {
                                     : cloze_question(flags, tokenizer, seq_length));
   }
   const Question question = question_of(shared(request, world));
-  const auto progress = [&](int64_t batch) {
+  const InferenceModel model = gpt.inference();
+  TerminalLine line;
+  const int64_t num_batches =
+      (std::ssize(question.rows) + flags.micro_batch_size - 1) / flags.micro_batch_size;
+  EvaluationProgress progress(world.rank() == 0 ? &line : nullptr, num_batches);
+  const auto show = [&](int64_t batch, std::span<const TextRow> done, double result) {
     if (world.rank() == 0 && batch % flags.log_interval == 0) {
+      progress.clear();
       print_line(fmt::format("> working on iteration: {}", batch));
     }
+    progress.update(batch, model.parallel.is_last_stage()
+                               ? running_result(is_perplexity, done, result)
+                               : std::string());
   };
-  const RowBatches batches = {flags.micro_batch_size, progress};
-  const InferenceModel model = gpt.inference();
+  const RowBatches batches = {flags.micro_batch_size, show};
   const std::string result =
       is_perplexity ? perplexity_result(sum_of_losses(model, question.rows, batches), question)
                     : accuracy_result(num_rows_predicted(model, question.rows, batches),
                                       std::ssize(question.rows));
   if (world.rank() != 0) return 0;
-  const std::string line = fmt::format(" validation results on {} | {}", flags.task, result);
-  const std::string dashes(line.size() + 1, '-');
-  for (const std::string& text : {dashes, line, dashes}) print_line(text);
+  progress.clear();
+  const std::string results = fmt::format(" validation results on {} | {}", flags.task, result);
+  const std::string dashes(results.size() + 1, '-');
+  for (const std::string& text : {dashes, results, dashes}) print_line(text);
   return 0;
 }
 

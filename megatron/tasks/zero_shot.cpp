@@ -30,15 +30,17 @@ Tensor columns(const Batch& batch, int64_t first, int64_t count) {
   return tensor_of(values, {batch.size(), count});
 }
 
-// Calls f with each batch and the hidden states [s, b, h] of its inputs.
+// Calls f with each batch and the hidden states [s, b, h] of its inputs; it adds to `result`.
 void for_each_batch(const InferenceModel& model, std::span<const TextRow> rows,
-                    const RowBatches& batches,
+                    const RowBatches& batches, const double& result,
                     const std::function<void(const Batch&, const Tensor& hidden)>& f) {
   const TransformerConfig& config = model.config();
   const NoGrad no_grad;
   const auto width = static_cast<size_t>(batches.rows_at_once);
   for (size_t begin = 0; begin < rows.size(); begin += width) {
-    if (batches.before_batch) batches.before_batch(static_cast<int64_t>(begin / width));
+    if (batches.before_batch) {
+      batches.before_batch(static_cast<int64_t>(begin / width), rows.first(begin), result);
+    }
     Batch batch = {rows.subspan(begin, std::min(width, rows.size() - begin))};
     for (const TextRow& row : batch.rows) {
       invariant(row.first_label > 0 && row.num_labels() > 0,
@@ -63,7 +65,7 @@ double shared(const InferenceModel& model, double value) {
 double sum_of_losses(const InferenceModel& model, std::span<const TextRow> rows,
                      const RowBatches& batches) {
   double sum = 0;
-  for_each_batch(model, rows, batches, [&](const Batch& batch, const Tensor& hidden) {
+  for_each_batch(model, rows, batches, sum, [&](const Batch& batch, const Tensor& hidden) {
     const int64_t first = std::ranges::min(batch.rows, {}, &TextRow::first_label).first_label;
     const int64_t count = batch.length + 1 - first;
     const Tensor asked = hidden.defined() ? hidden.slice(first - 1, count) : hidden;
@@ -84,8 +86,8 @@ double sum_of_losses(const InferenceModel& model, std::span<const TextRow> rows,
 
 int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow> rows,
                            const RowBatches& batches) {
-  int64_t count = 0;
-  for_each_batch(model, rows, batches, [&](const Batch& batch, const Tensor& hidden) {
+  double count = 0;
+  for_each_batch(model, rows, batches, count, [&](const Batch& batch, const Tensor& hidden) {
     if (!hidden.defined()) return;
     std::vector<int64_t> places;  // of the labels' predictions in hidden [s * b, h]
     for (int64_t b = 0; b < batch.size(); ++b) {
@@ -113,7 +115,7 @@ int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow>
       count += is_right ? 1 : 0;
     }
   });
-  return static_cast<int64_t>(shared(model, static_cast<double>(count)));
+  return static_cast<int64_t>(shared(model, count));
 }
 
 }  // namespace megatron

@@ -14,7 +14,10 @@ namespace megatron {
 
 struct RowBatches {
   int64_t rows_at_once = 1;
-  std::function<void(int64_t batch)> before_batch = {};  // for progress
+  // For progress: the rows of earlier batches, and their result so far, which the last stage of a
+  // pipeline knows.
+  std::function<void(int64_t batch, std::span<const TextRow> done, double result)> before_batch =
+      {};
 };
 
 // The sum of -log p(label) over the labels of all rows.

@@ -25,6 +25,14 @@ std::string kill_switch_text(const TrainingConfig& config) {
       fmt::format("exiting program: the kill switch {} exists", config.kill_switch_path));
 }
 
+// "lm loss 3.2500": the first loss after `done` of `all` parts of a mean.
+std::string running_text(const NamedValues& means, int64_t all, int64_t done) {
+  if (means.empty()) return {};
+  const auto& [name, value] = means.front();
+  return fmt::format("{} {:.4f}", name,
+                     value * static_cast<double>(all) / static_cast<double>(done));
+}
+
 bool is_due(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
 }
@@ -342,7 +350,7 @@ void Trainer::finish_step() {
   if (iteration.is_trained) {
     try {
       const StepResult step = state_.optimizer.finish_step();
-      result.is_skipped = !step.ok;
+      result.is_skipped = result.overflows = !step.ok;
       result.grad_norm = step.grad_norm;
       result.params_norm = step.parameter_norm;
       if (step.num_zeros) result.num_zeros = static_cast<double>(*step.num_zeros);
@@ -456,11 +464,12 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
   const int64_t samples = state_.microbatches.schedule().final_batch_size();
   if (is_verbose) log_.line(fmt::format("Evaluating on {} samples", config_.eval_iters * samples));
   NamedValues means;
+  EvaluationProgress progress = log_.evaluation_progress(config_.eval_iters);
   for (int64_t i = 0; i < config_.eval_iters; ++i) {
-    if (is_verbose) log_.line(fmt::format("Evaluating iter {}/{}", i + 1, config_.eval_iters));
     for (const auto& [name, value] : evaluated_batch(split)) {
       value_of(means, name) += value / static_cast<double>(config_.eval_iters);
     }
+    progress.update(i + 1, running_text(means, config_.eval_iters, i + 1));
     if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
       log_.line("Exiting during evaluation, timelimit reached");
       return std::nullopt;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -35,6 +36,20 @@ std::string memory_text(const Progress& progress, Device device) {
       static_cast<double>(stats.peak_reserved_bytes) / kMegabyte);
 }
 
+// The end of a sentence about an iteration whose fp16 gradients were not finite.
+std::string overflow_reason(const OptimizerConfig& config) {
+  if (!config.fp16) return {};
+  if (config.loss_scale != 0) {
+    return fmt::format(
+        "fp16 gradients overflow at --loss-scale {}; without that flag, a scale is found",
+        config.loss_scale);
+  }
+  return fmt::format(
+      "fp16 gradients overflow; the first iterations search the largest loss scale without one, "
+      "from --initial-loss-scale {} down",
+      config.initial_loss_scale);
+}
+
 }  // namespace
 
 TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progress& first,
@@ -47,6 +62,7 @@ TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progre
       timers_(config_.timing_log_level, config_.timing_log_option),
       bar_(first.iteration, train_iters) {
   if (!is_kept_) return;
+  overflow_reason_ = overflow_reason(run.optimizer);
   peak_flops_ = peak_flops(run, device);
   hardware_factor_ = hardware_operations_factor(run);
   if (config_.log_throughput && !peak_flops_) {
@@ -95,6 +111,10 @@ void TrainingLog::iteration(const Progress& progress, const IterationResult& res
   }
   (result.is_skipped ? skipped_ : advanced_) += 1;
   if (result.is_skipped && has_nan) nan_ += 1;
+  if (result.is_skipped && result.overflows && !overflow_reason_.empty()) {
+    line(fmt::format("iteration {} is skipped: {}", progress.iteration,
+                     std::exchange(overflow_reason_, {})));
+  }
   tokens_ += result.tokens;
   flops_ += result.floating_point_operations;
 

@@ -20,7 +20,8 @@ namespace megatron {
 
 // The results of one iteration.
 struct IterationResult {
-  bool is_skipped = false;   // overflow: nothing was updated
+  bool is_skipped = false;   // nothing was updated
+  bool overflows = false;    // because gradients are not finite
   NamedValues losses;        // means over the microbatches
   double learning_rate = 0;  // of the next update, as in Megatron-LM's log
   double loss_scale = 1;
@@ -57,6 +58,10 @@ class TrainingLog {
   // "iteration 10", "iteration 20 on test set".
   void validation(const Progress& progress, const std::string& group, const std::string& prefix,
                   const NamedValues& losses);
+  // Shows the progress of an evaluation; must not outlive this log.
+  EvaluationProgress evaluation_progress(int64_t num_batches) {
+    return EvaluationProgress(is_kept_ ? &bar_.line() : nullptr, num_batches);
+  }
   // Prints a line above the progress bar.
   void line(const std::string& text);
   // Stop and continue the clock of "elapsed time per iteration" around evaluation and saving.
@@ -92,6 +97,7 @@ class TrainingLog {
   int64_t tokens_ = 0;
   double flops_ = 0;
   bool has_reported_memory_ = false;
+  std::string overflow_reason_;  // why fp16 skips iterations; empty: for other dtypes, or printed
 };
 
 }  // namespace megatron

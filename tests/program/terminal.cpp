@@ -41,6 +41,8 @@ Outcome run_on_terminal(const std::string& command, const Words& words) {
   const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, &size);
   if (pid < 0) throw std::runtime_error("forkpty failed");
   if (pid == 0) {
+    ::setenv("TERM", "xterm", 1);
+    ::unsetenv("NO_COLOR");
     ::execvp(argv[0], argv.data());
     ::_exit(127);
   }

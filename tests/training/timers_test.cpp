@@ -40,5 +40,34 @@ TEST(ProgressBarTest, FitsTheTerminal) {
   EXPECT_LE(bar_text(0, 0, 0, 0, 0, 10).size(), 10u);
 }
 
+TEST(TerminalLineTest, IsErasedBeforeTheNext) {
+  std::FILE* const file = std::tmpfile();
+  TerminalLine line(file);
+  line.draw("one");
+  line.draw(std::string(200, 'x'));
+  line.clear();
+  line.clear();
+  std::string written(300, '\0');
+  std::rewind(file);
+  written.resize(std::fread(written.data(), 1, written.size(), file));
+  std::fclose(file);
+  const std::string erase = "\r\x1b[K";
+  EXPECT_EQ(written, erase + "one" + erase + std::string(79, 'x') + erase);
+}
+
+TEST(EvaluationProgressTest, IsALineOnStandardErrorWithoutATerminal) {
+  testing::internal::CaptureStderr();
+  TerminalLine none(nullptr);
+  EvaluationProgress progress(&none, 4, std::chrono::milliseconds(0));
+  progress.update(0, "");
+  progress.update(1, "lm loss 3.2500");
+  progress.update(4, "");
+  EvaluationProgress rare(&none, 4);  // ten seconds have not passed
+  rare.update(1, "lm loss 3.2500");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "evaluating: 1/4 batches, lm loss 3.2500, 0m00s left\n"
+            "evaluating: 4/4 batches, 0m00s left\n");
+}
+
 }  // namespace
 }  // namespace megatron

@@ -54,6 +54,31 @@ Written written_by(const TrainingConfig& training) {
   return written;
 }
 
+TEST(TrainingLogTest, Fp16ExplainsTheFirstSkippedIteration) {
+  const auto printed = [](bool fp16, double loss_scale) {
+    RunConfig run;
+    run.optimizer.fp16 = fp16;
+    run.optimizer.loss_scale = loss_scale;
+    run.training.log_interval = 0;
+    testing::internal::CaptureStdout();
+    TrainingLog log(run, 4, {}, Device{}, 1, true);
+    IterationResult result;
+    result.losses = {{"lm loss", 2.5}};
+    result.is_skipped = true;  // by --iterations-to-skip
+    log.iteration({.iteration = 1}, result);
+    result.overflows = true;
+    log.iteration({.iteration = 2}, result);
+    log.iteration({.iteration = 3}, result);
+    return testing::internal::GetCapturedStdout();
+  };
+  EXPECT_EQ(printed(true, 0),
+            "iteration 2 is skipped: fp16 gradients overflow; the first iterations search the "
+            "largest loss scale without one, from --initial-loss-scale 4294967296 down\n");
+  EXPECT_THAT(printed(true, 1024), testing::StartsWith("iteration 2 is skipped: fp16 gradients "
+                                                       "overflow at --loss-scale 1024; "));
+  EXPECT_EQ(printed(false, 0), "");
+}
+
 TEST(TrainingLogTest, TensorBoardHasTheSettings) {
   EXPECT_THAT(written_by({}).texts, testing::ElementsAre(Pair("hidden_size/text_summary", "32"),
                                                          Pair("lr/text_summary", "0.001")));
