@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "megatron/cli/model_flags.h"
@@ -16,6 +17,7 @@
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/cuda.h"
+#include "megatron/device/free_memory.h"
 #include "megatron/device/stream.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/source_settings.h"
@@ -77,6 +79,7 @@ struct Plan {
   TrainingArgs args;
   DeviceType device = DeviceType::kCpu;
   const GpuRoof* gpu = &measured_gpu();
+  bool is_for_this_gpu = false;  // that of this machine, not one of --gpu
   std::vector<RankMemory> stages;
   std::vector<Traffic> traffic;
   std::vector<Traffic> exposed;  // part of `traffic`
@@ -150,6 +153,7 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
       (choice == DeviceChoice::kAuto && (!flags.gpu.empty() || num_cuda_devices() > 0));
   plan.device = has_gpu ? DeviceType::kCuda : DeviceType::kCpu;
   if (has_gpu) plan.gpu = &chosen_gpu(flags.gpu);
+  plan.is_for_this_gpu = has_gpu && flags.gpu.empty() && num_cuda_devices() > 0;
   plan.fit = flags.fit;
   if (flags.fit > 0) fit_recomputation(plan);
   const PlannedTraining training = planned_training(plan.args, plan.device);
@@ -234,20 +238,63 @@ void print_run(const Plan& plan) {
                          recomputed.empty() ? "no recomputation" : recomputed));
 }
 
+// Whether the largest rank fits, and what would make it fit.
+void print_verdict(const Plan& plan) {
+  const int64_t needs = needed_bytes(plan.stages[plan.largest()], plan.device);
+  const auto ranks = static_cast<int64_t>(plan.args.parallel.world_size);
+  int64_t room = 0;
+  std::string where;
+  if (plan.fit > 0) {
+    room = static_cast<int64_t>(plan.fit * (1 << 30));
+    where = "of --fit";
+  } else if (plan.device == DeviceType::kCpu) {
+    const int64_t here = free_memory_bytes(Device{});
+    room = here < 0 ? here : here / ranks;
+    where = ranks == 1 ? "free here" : fmt::format("free here for each of {} ranks", ranks);
+  } else if (plan.is_for_this_gpu) {
+    room = free_memory_bytes({.type = DeviceType::kCuda});
+    where = "free on a GPU here";
+  } else {
+    constexpr double kFree = 0.98;  // a driver and its context take the rest
+    room = static_cast<int64_t>(plan.gpu->gibibytes * kFree * (1 << 30));
+    where = fmt::format("free on an idle {}", plan.gpu->name);
+  }
+  if (room < 0) return;
+  if (needs <= room) {
+    return print_line(fmt::format("fits: a rank needs {} of the {} {}", size_text(needs),
+                                  size_text(room), where));
+  }
+  const std::vector<std::string> ways = remedies(plan.args, plan.device, room / 100 * 96);
+  print_line(fmt::format("does not fit: a rank needs {}, and {} are {}; {}", size_text(needs),
+                         size_text(room), where,
+                         ways.empty() ? "use more ranks, a smaller model or --seq-length"
+                                      : fmt::format("use {}", fmt::join(ways, "; or "))));
+}
+
 void print_memory(const Plan& plan) {
+  constexpr double kBarWidth = 30;
   const RankMemory& memory = plan.stages[plan.largest()];
-  print_line(fmt::format("\nmemory of a rank{} on {}, peak at {}: GiB",
+  const auto total = static_cast<double>(memory.total_bytes());
+  const bool is_small = total < (1 << 30);
+  const double unit = is_small ? 1 << 20 : 1 << 30;
+  print_line(fmt::format("\nmemory of a rank{} on {}, peak at {}: {}",
                          plan.stages.size() > 1 ? fmt::format(" of stage {}", plan.largest()) : "",
-                         plan.device == DeviceType::kCpu ? "the CPU" : "a GPU", memory.peak_at));
-  for (const MemoryUse& row : memory.rows) {
-    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", name_of(row.category), row.purpose,
-                           gibibytes_of(row.bytes)));
-  }
-  print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes_of(memory.total_bytes())));
+                         plan.device == DeviceType::kCpu ? "the CPU" : "a GPU", memory.peak_at,
+                         is_small ? "MiB" : "GiB"));
+  const auto print_row = [&](std::string_view category, const MemoryUse& row, double of) {
+    const auto bytes = static_cast<double>(row.bytes);
+    if (bytes / unit < 0.0005) return;  // it would show as 0.000
+    const auto length = static_cast<size_t>(std::lround(kBarWidth * bytes / of));
+    const std::string_view gap = length > 0 ? "  " : "";
+    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}{}{}", category, row.purpose, bytes / unit,
+                           gap, std::string(length, '#')));
+  };
+  for (const MemoryUse& row : memory.rows) print_row(name_of(row.category), row, total);
+  print_line(fmt::format("  {:<53} {:>10.3f}", "total", total / unit));
   for (const MemoryUse& row : memory.host_rows) {
-    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.purpose,
-                           gibibytes_of(row.bytes)));
+    print_row("host memory", row, static_cast<double>(memory.host_bytes()));
   }
+  print_verdict(plan);
   print_line(fmt::format(
       "parameters for inference, all stages together{}: {:.3f} GiB",
       plan.weights == InferenceWeights::kModel ? "" : fmt::format(", in {}", name_of(plan.weights)),
@@ -292,13 +339,19 @@ void print_work(const Plan& plan) {
     if (part > 0) print_line(fmt::format("  {:<22} {:>6.1f} %", what, 100 * part / seconds));
   }
   if (ranks == 1) return;
-  print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration", 100 * plan.bubble));
+  if (plan.stages.size() > 1) {
+    print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration", 100 * plan.bubble));
+  }
   const auto print_traffic = [](const char* what, const Traffic& t) {
-    print_line(
-        fmt::format("{}, GiB: data parallel {:.3f}, tensor parallel {:.3f}, context parallel "
-                    "{:.3f}, pipeline {:.3f}",
-                    what, gibibytes_of(t.data_parallel), gibibytes_of(t.tensor_parallel),
-                    gibibytes_of(t.context_parallel), gibibytes_of(t.pipeline_parallel)));
+    std::vector<std::string> parts;
+    const auto add = [&](const char* group, int64_t bytes) {
+      if (bytes > 0) parts.push_back(fmt::format("{} {:.3f}", group, gibibytes_of(bytes)));
+    };
+    add("data parallel", t.data_parallel);
+    add("tensor parallel", t.tensor_parallel);
+    add("context parallel", t.context_parallel);
+    add("pipeline", t.pipeline_parallel);
+    if (!parts.empty()) print_line(fmt::format("{}, GiB: {}", what, fmt::join(parts, ", ")));
   };
   print_traffic("a rank sends in an iteration", plan.traffic[plan.largest()]);
   print_traffic("of that not overlapped", plan.exposed[plan.largest()]);

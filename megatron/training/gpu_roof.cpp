@@ -14,17 +14,18 @@ constexpr double kPcie5 = 64 * kGiga;
 
 // NVIDIA's data sheets (A100 80GB SXM, RTX A6000, L40S, H100 SXM, H200 SXM, HGX B200) and white
 // papers (GA102 for 3090, Ada for 4090, RTX Blackwell for 5090). Sheets that print rates with
-// sparsity are halved. Links: NVLink's sum of both directions halved, else PCI Express x16.
+// sparsity are halved. Links: NVLink's sum of both directions halved, else PCI Express x16. Memory:
+// about what drivers report (L40S with ECC).
 constexpr GpuRoof kRoofs[] = {
-    {"A100", 312 * kTera, 2039 * kGiga, 300 * kGiga},
-    {"A6000", 154.8 * kTera, 768 * kGiga, kPcie4},
-    {"3090", 71 * kTera, 936 * kGiga, kPcie4},
-    {"L40S", 362 * kTera, 864 * kGiga, kPcie4},
-    {"4090", 165.2 * kTera, 1008 * kGiga, kPcie4},
-    {"H100", 989.4 * kTera, 3350 * kGiga, 450 * kGiga},
-    {"H200", 989.4 * kTera, 4800 * kGiga, 450 * kGiga},
-    {"B200", 2250 * kTera, 8000 * kGiga, 900 * kGiga},
-    {"5090", 209.5 * kTera, 1792 * kGiga, kPcie5},
+    {"A100", 312 * kTera, 2039 * kGiga, 300 * kGiga, 80},
+    {"A6000", 154.8 * kTera, 768 * kGiga, kPcie4, 48},
+    {"3090", 71 * kTera, 936 * kGiga, kPcie4, 24},
+    {"L40S", 362 * kTera, 864 * kGiga, kPcie4, 45},
+    {"4090", 165.2 * kTera, 1008 * kGiga, kPcie4, 24},
+    {"H100", 989.4 * kTera, 3350 * kGiga, 450 * kGiga, 79.6},
+    {"H200", 989.4 * kTera, 4800 * kGiga, 450 * kGiga, 140.4},
+    {"B200", 2250 * kTera, 8000 * kGiga, 900 * kGiga, 179},
+    {"5090", 209.5 * kTera, 1792 * kGiga, kPcie5, 31.8},
 };
 
 std::string in_capitals(std::string_view text) {

@@ -11,6 +11,7 @@ struct GpuRoof {
   double matmul_flops = 0;  // per second, of bf16 products with fp32 sums, without sparsity
   double memory_bytes = 0;  // per second, read plus written
   double link_bytes = 0;    // per second, to the other GPUs of a host, in one direction
+  double gibibytes = 0;     // of memory, about; the driver takes a little of it
 };
 
 // The GPU of --gpu, case-insensitive; null if unknown.

@@ -28,6 +28,12 @@ nlohmann::json planned(const std::string& flags) {
   return nlohmann::json::parse(out);
 }
 
+std::string report(std::vector<std::string> words) {
+  CapturedStdout captured_out;
+  EXPECT_EQ(plan(words), 0);
+  return captured_out.text();
+}
+
 struct Measured {
   const char* flags;
   int64_t seq_length;
@@ -211,6 +217,31 @@ TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
   EXPECT_THAT(message_of<ConfigError>([&] { plan(unknown); }),
               testing::HasSubstr("--gpu v100 is not known; use one of a100, a6000, 3090, l40s, "
                                  "4090, h100, h200, b200, 5090"));
+}
+
+TEST(PlanTest, DrawsTheMemoryAndJudgesIt) {
+  using testing::ContainsRegex;
+  using testing::HasSubstr;
+  using testing::Not;
+  const std::string fits = report({"--workload", "345m", "--gpu", "h100"});
+  EXPECT_THAT(fits, ContainsRegex("optimizer +moments +2\\.645  ######+\n"));
+  EXPECT_THAT(fits,
+              ContainsRegex("\nfits: a rank needs [0-9.]+ GiB of the 78.01 GiB free on an idle "
+                            "H100\n"));
+  EXPECT_THAT(fits, Not(HasSubstr(" 0.000")));
+  EXPECT_THAT(fits, Not(HasSubstr("pipeline bubble")));
+  const std::string too_large = report({"--workload", "1.5b", "--gpu", "3090"});
+  EXPECT_THAT(too_large,
+              ContainsRegex("\ndoes not fit: a rank needs [0-9.]+ GiB, and 23.52 GiB are "
+                            "free on an idle 3090; use "));
+  EXPECT_THAT(
+      report({"--workload", "tiny", "--device", "cpu"}),
+      testing::AllOf(ContainsRegex("memory of a rank on the CPU, peak at [a-z ]+: MiB\n"),
+                     ContainsRegex("\nfits: a rank needs [0-9.]+ MiB of the .* free here\n"),
+                     Not(HasSubstr(" 0.000"))));
+  const std::string ranks = report(
+      {"--workload", "345m", "--gpu", "h100", "--world-size", "2", "--use-distributed-optimizer"});
+  EXPECT_THAT(ranks, ContainsRegex("\na rank sends in an iteration, GiB: data parallel [0-9.]+\n"));
 }
 
 TEST(PlanTest, ANamedGpuNeedsNoDeviceFlag) {
