@@ -61,6 +61,7 @@ function ticks(low, high, count) {
 }
 
 function logTicks(low, high) {
+  if (high / low < 8) return ticks(low, high, 5);
   const from = Math.floor(Math.log10(low));
   const to = Math.ceil(Math.log10(high));
   const steps = to - from <= 2 ? [1, 2, 3, 5, 7] : to - from <= 4 ? [1, 2, 5] : [1];
@@ -212,7 +213,7 @@ function start() {
       }
       if (state.range) [limit.x0, limit.x1] = state.range;
       if (limit.x0 === limit.x1) { limit.x0 -= 0.5; limit.x1 += 0.5; }
-      if (limit.y0 === limit.y1) {
+      if (Math.abs(limit.y1 - limit.y0) <= 1e-9 * Math.abs(limit.y1)) {  // smoothing rounds
         const half = Math.abs(limit.y0) / 10 || 1;
         limit.y1 += half;
         limit.y0 -= state.log ? Math.min(half, limit.y0 / 2) : half;
@@ -237,6 +238,7 @@ function start() {
       const limit = limits(all);
       view = null;
       if (!(limit.x1 > limit.x0) || !(limit.y1 > limit.y0)) {
+        pen.textAlign = "left";
         pen.fillText(all.length ? "no value to show here" : "no shown run has this number on this axis", box.left, 24);
         return;
       }

@@ -21,6 +21,7 @@ assert.deepStrictEqual(page.smoothed([4, null, 2], 0.5), [4, null, 8 / 3]);
 assert.deepStrictEqual(page.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10]);
 assert.deepStrictEqual(page.ticks(3, 3, 5), [3]);
 assert.deepStrictEqual(page.logTicks(1, 1000), [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]);
+assert.deepStrictEqual(page.logTicks(4, 6), [4, 4.5, 5, 5.5, 6]);
 assert.strictEqual(page.short(1234567), "1.235M");
 assert.strictEqual(page.short(0.00025), "2.5e-4");
 assert.strictEqual(page.short(null), "–");
