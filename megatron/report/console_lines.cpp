@@ -64,11 +64,12 @@ std::optional<double> take_number(std::string_view& text) {
   return value;
 }
 
-std::optional<int64_t> take_integer(std::string_view& text) {
+// An integer at the front that may be an iteration; removed.
+std::optional<int64_t> take_iteration(std::string_view& text) {
   text = trimmed(text);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < 0) return std::nullopt;
+  if (error != std::errc() || value < 0 || value > kMostIterations) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
 }
@@ -125,10 +126,10 @@ class ConsoleReader {
   // " iteration       10/      20 | consumed samples:           80 | ..."
   bool read_iteration(std::string_view line) {
     if (!skip_past(line, "iteration ")) return false;
-    const std::optional<int64_t> iteration = take_integer(line);
+    const std::optional<int64_t> iteration = take_iteration(line);
     if (!iteration || !line.starts_with('/')) return false;
     line.remove_prefix(1);
-    if (!take_integer(line) || !trimmed(line).starts_with('|')) return false;
+    if (!take_iteration(line) || !trimmed(line).starts_with('|')) return false;
     history_.begin_record(*iteration);
     double batch = 0;
     double ms = 0;
@@ -164,7 +165,7 @@ class ConsoleReader {
     const std::string_view place = line.substr(at, bar - at);
     std::string_view number = place;
     if (skip_past(number, "iteration ")) {
-      if (const std::optional<int64_t> iteration = take_integer(number)) iteration_ = iteration;
+      if (const std::optional<int64_t> iteration = take_iteration(number)) iteration_ = iteration;
     }
     if (!iteration_) return false;
     history_.begin_record(*iteration_);

@@ -141,7 +141,7 @@ class EventReader {
       }
       return;
     }
-    if (step_ < 0) return;
+    if (step_ < 0 || step_ > kMostIterations) return;
     last_tag_ = tag;
     history_.begin_record(step_);
     history_.add("wall_time", wall_time_);

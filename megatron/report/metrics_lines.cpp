@@ -86,8 +86,8 @@ class RecordReader {
 
   void take_value(std::string_view key, double value, size_t position) {
     if (key == kIteration) {
-      constexpr double kMost = 9e15;  // integers up to there are exact
-      if (value >= 0 && value <= kMost) iteration_ = static_cast<int64_t>(value);
+      const bool is_possible = value >= 0 && value <= static_cast<double>(kMostIterations);
+      if (is_possible) iteration_ = static_cast<int64_t>(value);
     }
     if (position >= order_.size()) order_.resize(position + 1, kNoSeries);
     if (key == kIteration) return;

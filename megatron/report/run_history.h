@@ -11,6 +11,9 @@
 // The numbers that a training run left in its logs.
 namespace megatron::report {
 
+// The largest iteration that readers accept: a larger one is damage.
+inline constexpr int64_t kMostIterations = 1'000'000'000'000;
+
 struct Point {
   int64_t iteration = 0;
   double value = 0;  // NaN: the log says that it was not finite
@@ -43,6 +46,7 @@ class RunHistory {
  public:
   // Begins a record of the log. A smaller iteration than that of the last record means that the run
   // went back to a checkpoint: points from `iteration` on are dropped.
+  // REQUIRES: 0 <= iteration <= kMostIterations.
   void begin_record(int64_t iteration);
   // The index of a series, which is new if there is none of that name.
   size_t index_of(std::string_view name);

@@ -1,6 +1,7 @@
 #include "megatron/report/trace_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,7 +19,10 @@ struct TracedRank {
 
 double number_in(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+  if (found == object.end() || !found->is_number()) return 0;
+  constexpr double kMost = 1e18;  // fits int64_t
+  const auto number = found->get<double>();
+  return std::abs(number) <= kMost ? number : 0;
 }
 
 }  // namespace
@@ -51,8 +55,11 @@ void read_trace(RunHistory& history, std::string_view text) {
       continue;
     }
     const auto args = event.find("args");
-    if (args == event.end() || !args->is_object() || !event["name"].is_string()) continue;
-    rank.boxes.push_back({event["name"].get<std::string>(),
+    const auto name = event.find("name");
+    const bool is_step =
+        args != event.end() && args->is_object() && name != event.end() && name->is_string();
+    if (!is_step) continue;
+    rank.boxes.push_back({name->get<std::string>(),
                           static_cast<int64_t>(number_in(*args, "microbatch")),
                           static_cast<int64_t>(number_in(*args, "chunk")), begin, finish});
   }

@@ -31,6 +31,8 @@
 #include "megatron/formats/torch_writer.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/hf/quantized.h"
+#include "megatron/report/page.h"
+#include "megatron/report/read_run.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/temporary_directory.h"
@@ -243,7 +245,18 @@ std::vector<Reader> readers(const fs::path& directory) {
     tables.push_back(
         read_text(golden.parent_path() / "parquet" / (std::string(name) + ".parquet")));
   }
-  return {{"pt", {archive, sample_stream()}, torch},
+  const std::vector<std::string> logs = {
+      read_text(golden / "gpt/arguments.txt") + read_text(golden / "gpt/iterations.txt"),
+      "{\"iteration\": 1, \"lm loss\": 2.5}\n{\"iteration\": 2, \"moe/load_layer_0_expert_1\": "
+      "1}\n",
+      "{\"name\":\"iteration\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":1,\"dur\":9}\n"
+      "{\"name\":\"forward_step\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":2,\"dur\":1,\"args\":{}}"
+      "\n"};
+  const auto run = [](const fs::path& path) {
+    report::run_json("run", report::read_run(path.string()), 1000);
+  };
+  return {{"run", logs, run},
+          {"pt", {archive, sample_stream()}, torch},
           {"pkl", {object}, pickle},
           {"metadata", {read_text(saved / kTorchDistMetadata)}, distributed},
           {"weights", {sample_weights(directory / "sample.bin")}, weights},

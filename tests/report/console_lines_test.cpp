@@ -101,6 +101,7 @@ TEST(ConsoleLinesTest, SkipsEverythingElse) {
   RunHistory history;
   read_console(history,
                "iteration\n iteration 5\n iteration 5/\n iteration x/ 10 | lm loss: 1 |\n"
+               " iteration 9223372036854775807/ 10 | lm loss: 1 |\n"
                " iteration 5/ 10 lm loss: 1 |\n loss at \n | loss at iteration 3 | a: 1 |\n"
                "> memory plan: , \n results on \n\xff\xfe\n");
   EXPECT_TRUE(history.is_empty());

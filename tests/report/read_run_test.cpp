@@ -38,7 +38,9 @@ class ReadRunTest : public testing::Test {
       "{\"name\":\"forward_step\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":205,\"dur\":10,"
       "\"args\":{\"microbatch\":0,\"chunk\":1}},\n"
       "{\"name\":\"backward_step\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":215,\"dur\":20,"
-      "\"args\":{\"microbatch\":0,\"chunk\":1}},\n{\"name\":\"forward_st";
+      "\"args\":{\"microbatch\":0,\"chunk\":1}},\n"
+      "{\"cat\":\"a_step\",\"ph\":\"X\",\"pid\":1e300,\"tid\":0,\"ts\":1,\"dur\":1,\"args\":{}},\n"
+      "{\"name\":\"forward_st";
   const TemporaryDirectory directory_;
 };
 
