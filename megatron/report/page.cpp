@@ -194,7 +194,9 @@ void append_experts(std::string& json, const ExpertLoads& loads, size_t most_cel
     if (numbers.back() != '[') numbers += ',', most += ',', last += ',';
     numbers += std::to_string(layer);
     std::vector<double> largest;
+    largest.reserve(columns);
     std::vector<double> at_end;
+    at_end.reserve(own.size());
     for (size_t column = 0; column < columns; ++column) {
       const size_t begin = column * all.size() / columns;
       const size_t end = (column + 1) * all.size() / columns;
