@@ -22,6 +22,7 @@ struct StoredInput {
 
 std::vector<StoredInput> stored(const std::vector<Variable>& xs, const StoredForm& first_form) {
   std::vector<StoredInput> all;
+  all.reserve(xs.size());
   for (size_t i = 0; i < xs.size(); ++i) {
     if (!xs[i].defined()) {
       all.emplace_back();
@@ -36,6 +37,7 @@ std::vector<StoredInput> stored(const std::vector<Variable>& xs, const StoredFor
 
 std::vector<Tensor> data_of(const std::vector<Variable>& ys) {
   std::vector<Tensor> all;
+  all.reserve(ys.size());
   for (const Variable& y : ys) all.push_back(y.data());
   return all;
 }
@@ -44,6 +46,7 @@ std::vector<Tensor> data_of(const std::vector<Variable>& ys) {
 Grads replayed(const RecomputedFunction& fn, const std::vector<StoredInput>& inputs,
                const std::vector<Tensor>& dys) {
   std::vector<Variable> xs;
+  xs.reserve(inputs.size());
   for (const StoredInput& input : inputs) xs.push_back(input.restored());
   {
     const EnableGrad enable;
@@ -51,6 +54,7 @@ Grads replayed(const RecomputedFunction& fn, const std::vector<StoredInput>& inp
     backward(ys, dys);
   }
   Grads grads;
+  grads.reserve(xs.size());
   for (const Variable& x : xs) grads.push_back(x.requires_grad() ? x.grad() : Tensor());
   return grads;
 }

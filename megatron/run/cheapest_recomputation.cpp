@@ -80,9 +80,9 @@ class Choice {
   // No recomputation, and every set of parts that the model has, the fastest first.
   std::vector<Timed> by_time() {
     std::vector<std::vector<std::string>> sets = {{}};
-    const std::vector<const char*> kExclusive[] = {
+    const std::vector<const char*> exclusive_parts[] = {
         {"layernorm"}, {"activation", "mlp"}, {"mla_up_proj"}, {"shared_experts", "moe"}};
-    for (const std::vector<const char*>& exclusive : kExclusive) {
+    for (const std::vector<const char*>& exclusive : exclusive_parts) {
       const size_t count = sets.size();
       for (const char* const part : exclusive) {
         if (!repeats_work(part)) continue;

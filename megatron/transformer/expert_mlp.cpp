@@ -152,7 +152,7 @@ BiasedOutput ExpertMlp::forward(const Variable& x, const ForwardContext& context
 
 Variable ExpertMlp::output(const Variable& x, const ForwardContext& context) const {
   const Shape rows = {x.data().numel() / x.size(-1), x.size(-1)};
-  const Variable routed =
+  Variable routed =
       reshape(experts_.forward(reshape(x, rows), router_.forward(x, context)), x.shape());
   if (!shared_experts_) return routed;
   ForwardContext whole = context;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megatron/device/dry_memory.h"
@@ -62,12 +63,12 @@ ResidualSum TransformerBlock::run(ResidualSum x, int64_t begin, int64_t end,
 }
 
 StoredForm TransformerBlock::stored_form(const Shape& shape) const {
-  const StoredForm form = host_store_ ? host_store_->new_pass() : StoredForm();
+  StoredForm form = host_store_ ? host_store_->new_pass() : StoredForm();
   if (!recompute_.distribute_saved_activations || tp_.size() == 1 || tp_.sequence_parallel)
     return form;
   return [form, shape, group = tp_.group](const Tensor& whole) -> Restore {
-    const Tensor part = own_part(whole, group);
-    const Restore restore = form ? form(part) : [part] { return part; };
+    Tensor part = own_part(whole, group);
+    const Restore restore = form ? form(part) : [part = std::move(part)] { return part; };
     return [restore, shape, group] { return gathered_parts(restore(), shape, group); };
   };
 }
