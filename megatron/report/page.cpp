@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -94,9 +95,9 @@ void append_values(std::string& json, const Items& items, Member member) {
 // {"n":values,"bad":not
 // finite,"minAt":iteration,"last":..,"min":..,"max":..,"mean":..,"i":[..],"v":[..]}
 void append_series(std::string& json, const Series& series, size_t most_points) {
-  double least = INFINITY;
+  double least = std::numeric_limits<double>::infinity();
   int64_t least_at = 0;
-  double most = -INFINITY;
+  double most = -least;
   double sum = 0;
   int64_t finite = 0;
   for (const Point& point : series.points) {
