@@ -140,6 +140,10 @@ const Command* find_command(std::string name, Commands commands) {
 int run_named(const std::string& name, Words words, Commands commands) {
   const Command& command = command_named(name, commands);
   if (!command.is_built()) refuse_missing(command.name, command.option);
+  const bool wants_help = !words.empty() && (words[0] == "-h" || words[0].starts_with("--help"));
+  if (wants_help && !command.example.empty()) {
+    print_line(fmt::format("example: megatron {} {}", command.name, command.example));
+  }
   if (command.runs_on_ranks()) return run_where_placed(command, words);
   if (const RunOthers* const run = std::get_if<RunOthers>(&command.run)) {
     return (*run)(words, commands);

@@ -34,6 +34,7 @@ struct Command {
   std::string_view name;
   CommandGroup group;
   std::string_view summary;                           // its line of `megatron --help`
+  std::string_view example;                           // words after its name; begins its --help
   std::variant<RunAlone, RunOnRanks, RunOthers> run;  // a null RunAlone: not in this build
   std::string_view option = {};                       // the CMake option that adds it; empty: none
 

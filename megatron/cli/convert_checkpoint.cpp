@@ -75,11 +75,15 @@ struct ConversionOptions {
 
 void add_flags(FlagTable& flags, ConversionOptions& o) {
   flags.group("what");
-  flags.add_optional("--load-dir,--load_path,--load,--input_folder", o.load,
-                     "Checkpoint to read: any format; a directory of --save, of an iteration, or "
-                     "of a Hugging Face model; a file of Megatron-LM, a .zip archive.");
-  flags.add_optional("--save-dir,--save_path,--save,--output_folder", o.save,
-                     "Directory to write to.");
+  flags
+      .add_optional("--load-dir,--load_path,--load,--input_folder", o.load,
+                    "Checkpoint to read: any format; a directory of --save, of an iteration, or "
+                    "of a Hugging Face model; a file of Megatron-LM, a .zip archive.")
+      .required();
+  flags
+      .add_optional("--save-dir,--save_path,--save,--output_folder", o.save,
+                    "Directory to write to.")
+      .required();
   flags.add_optional("--ckpt-step", o.ckpt_step, "Iteration to read instead of the latest.");
   flags.add_optional("--model-type", o.model_type,
                      "GPT, BERT or T5, as a check: the model of the source is recognised.");

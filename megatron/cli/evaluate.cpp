@@ -46,11 +46,15 @@ FlagTable flags_of(EvaluateFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("task");
-  table.add("--task", flags.task,
-            "WIKITEXT103 (perplexity of a text) or LAMBADA (accuracy of last words). MNLI, QQP and "
-            "RACE train a BERT: see `megatron evaluate --task MNLI --help`.");
-  table.add("--valid-data", flags.valid_data,
-            "The file: a text for WIKITEXT103, JSON lines {\"text\": ...} for LAMBADA.");
+  table
+      .add("--task", flags.task,
+           "WIKITEXT103 (perplexity of a text) or LAMBADA (accuracy of last words). MNLI, QQP and "
+           "RACE train a BERT: see `megatron evaluate --task MNLI --help`.")
+      .required();
+  table
+      .add("--valid-data", flags.valid_data,
+           "The file: a text for WIKITEXT103, JSON lines {\"text\": ...} for LAMBADA.")
+      .required();
   table.add("--overlapping-eval", flags.overlapping_eval,
             "WIKITEXT103: tokens from one window to the next.");
   table.add_choice("--detokenizer", flags.detokenizer,

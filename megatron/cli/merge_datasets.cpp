@@ -40,12 +40,15 @@ int merge_datasets(std::span<const std::string> words) {
   MergeArgs args;
   FlagTable flags;
   flags.group("input");
-  flags.add("--input", args.input, "Directory whose datasets are merged, by name.").none();
+  flags.add("--input", args.input, "Directory whose datasets are merged, by name.")
+      .none()
+      .required();
   flags.add("--datasets", args.datasets, "Prefixes of the datasets, in this order.").none();
   flags.add_switch("--multimodal", args.multimodal, "The datasets hold a mode per sequence.");
   flags.group("output");
   flags.add("--output-prefix", args.output_prefix, "Path of the result, without .bin and .idx.")
-      .none();
+      .none()
+      .required();
   if (!parse_flags(flags, "megatron merge-datasets --input DIR --output-prefix PATH [flags]",
                    words)) {
     return 0;

@@ -15,8 +15,8 @@ int merge_mp_partitions(std::span<const std::string> words) {
   int64_t stages = 1;
   FlagTable flags;
   flags.group("what");
-  flags.add_optional("--load", load, "Checkpoint to read, of any layout.");
-  flags.add_optional("--save", save, "Directory to write to.");
+  flags.add_optional("--load", load, "Checkpoint to read, of any layout.").required();
+  flags.add_optional("--save", save, "Directory to write to.").required();
   flags.add_optional("--model-type", model_type, "GPT, BERT or T5, as a check.");
   flags.add("--target-pipeline-model-parallel-size", stages, "Pipeline stages of the result.");
   if (!parse_flags(flags, "megatron merge-mp-partitions --load DIR --save DIR [flags]",

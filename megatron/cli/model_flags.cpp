@@ -35,9 +35,11 @@ void add_kv_cache_dtype(FlagTable& table, KvCacheType& type) {
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
   apply_launcher_degrees(flags.parallel);
   table.group("model");
-  table.add_optional("--load", flags.load,
-                     "Checkpoint of any format, or a Hugging Face model: a directory, or, of "
-                     "Megatron-LM, a file or a .zip archive.");
+  table
+      .add_optional("--load", flags.load,
+                    "Checkpoint of any format, or a Hugging Face model: a directory, or, of "
+                    "Megatron-LM, a file or a .zip archive.")
+      .required();
   table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
   table.add_optional("--num-attention-heads", flags.num_attention_heads,
                      "Attention heads of a checkpoint without stored settings.");

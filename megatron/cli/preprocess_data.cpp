@@ -30,7 +30,8 @@ FlagTable flags_of(PreprocessArgs& args) {
       .add("--input", args.run.input,
            "File with one JSON object per line, also compressed with gzip or xz; a glob pattern if "
            "--partitions > 1.")
-      .none();
+      .none()
+      .required();
   flags.add("--json-keys,--json-key", args.run.json_keys,
             "Keys of the texts; each makes one dataset.");
   flags.add_switch("--skip-bad-lines", args.run.skip_bad_lines,
@@ -56,7 +57,8 @@ FlagTable flags_of(PreprocessArgs& args) {
       .add("--output-prefix", args.run.output_prefix,
            "Path of the datasets, without _<key>_document.bin and .idx (_sentence with "
            "--split-sentences).")
-      .none();
+      .none()
+      .required();
   flags.add("--dataset-impl", args.run.dataset_impl,
             "Format of the dataset: mmap, or the older TNTIDX by cached or lazy.");
 

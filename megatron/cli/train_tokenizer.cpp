@@ -151,17 +151,21 @@ int train_tokenizer(std::span<const std::string> words) {
   TokenizerTrainingArgs args;
   FlagTable flags;
   flags.group("flags");
-  flags.add(
-      "--input", args.input,
-      "Files to learn from: JSON lines if named .jsonl or .json (also packed as .gz or .xz), else "
-      "plain text.");
-  flags.add("--output-dir", args.output_dir,
-            "Folder for the vocabulary: vocab.json and merges.txt, vocab.txt, or tokenizer.model.");
+  flags
+      .add("--input", args.input,
+           "Files to learn from: JSON lines if named .jsonl or .json (also packed as .gz or .xz), "
+           "else plain text.")
+      .required();
+  flags
+      .add("--output-dir", args.output_dir,
+           "Folder for the vocabulary: vocab.json and merges.txt, vocab.txt, or tokenizer.model.")
+      .required();
   flags.add(
       "--tokenizer-type", args.tokenizer_type,
       "GPT2BPETokenizer, BertWordPieceLowerCase, BertWordPieceCase or SentencePieceTokenizer.");
   flags.add("--vocab-size", args.vocab_size, "Number of ids, with bytes and special tokens.")
-      .none();
+      .none()
+      .required();
   flags.add_choice("--sentencepiece-model-type", args.kind,
                    {{"bpe", SentencePieceKind::kBpe}, {"unigram", SentencePieceKind::kUnigram}},
                    "Algorithm of SentencePiece.");

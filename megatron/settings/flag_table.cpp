@@ -322,6 +322,7 @@ std::string described(const Flag& flag) {
   }
   if (!flag.models.empty()) text += fmt::format(" For {} only.", fmt::join(flag.models, " and "));
   if (flag.status == FlagStatus::kRefused) text += " Not available yet.";
+  if (!flag.requirement.empty()) text += fmt::format(" ({})", flag.requirement);
   const std::string fallback = text_of(flag.fallback);
   if (flag.takes_value() && flag.fallback.index() != 0 && !fallback.empty()) {
     text += fmt::format(" (default: {})", fallback);
@@ -423,6 +424,11 @@ Flag& Flag::only_for(std::vector<std::string> kinds) {
 
 Flag& Flag::becomes(std::string field_name) {
   carrier = std::move(field_name);
+  return *this;
+}
+
+Flag& Flag::required(const std::string& without) {
+  requirement = without.empty() ? "required" : "required without " + without;
   return *this;
 }
 

@@ -89,6 +89,7 @@ struct Flag {
   bool must_continue = false;        // a resumed run must have the checkpoint's value
   bool is_in_every_version = false;  // see in_every_version()
   bool refuses_zero = false;         // see not_zero()
+  std::string requirement;           // "required"; see required()
   int64_t most = std::numeric_limits<int64_t>::max();  // largest accepted integer
 
   Flag& none();                                 // the default shows as None
@@ -103,6 +104,8 @@ struct Flag {
   Flag& in_every_version();
   // 0 in the field means "not given", so giving 0 is a problem.
   Flag& not_zero();
+  // --help marks the flag as required; `without` names a flag that can replace it.
+  Flag& required(const std::string& without = {});
   // A larger integer is a typo that would exhaust memory or time.
   Flag& at_most(int64_t value);
   // Further effects of giving the flag.

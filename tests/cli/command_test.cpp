@@ -24,7 +24,8 @@ int greet(std::span<const std::string> words) {
   std::string name;
   FlagTable flags;
   flags.group("flags");
-  flags.add("--first-name", name, "Who is greeted.");
+  flags.add("--first-name", name, "Who is greeted.").required();
+  flags.add("--by", name, "Who greets.").required("--first-name");
   if (!parse_flags(flags, "megatron greet --first-name NAME", words)) return 0;
   if (name == "broken") throw std::runtime_error("out of paper");
   if (name == "locked") {
@@ -46,9 +47,9 @@ struct Outcome {
 
 Outcome run(std::vector<const char*> words) {
   const Command commands[] = {
-      {"greet", CommandGroup::kData, "say hello", greet},
-      {"bid-farewell", CommandGroup::kData, "say bye", greet},
-      {"meet", CommandGroup::kInference, "shake hands", RunAlone(nullptr), "MG_HANDS"}};
+      {"greet", CommandGroup::kData, "say hello", "--first-name Ada", greet},
+      {"bid-farewell", CommandGroup::kData, "say bye", "", greet},
+      {"meet", CommandGroup::kInference, "shake hands", "", RunAlone(nullptr), "MG_HANDS"}};
   words.insert(words.begin(), "megatron");
   CapturedStdout captured_out;
   CapturedStderr captured_err;
@@ -106,8 +107,11 @@ TEST(RunProgram, AThreadThatCannotBeStartedIsASentence) {
 TEST(RunProgram, HelpOfACommandShowsItsFlags) {
   const Outcome help = run({"greet", "--help"});
   EXPECT_EQ(help.code, 0);
-  EXPECT_THAT(help.out, HasSubstr("usage: megatron greet --first-name NAME"));
-  EXPECT_THAT(help.out, HasSubstr("Who is greeted."));
+  EXPECT_THAT(help.out, testing::StartsWith("example: megatron greet --first-name Ada\n"
+                                            "usage: megatron greet --first-name NAME\n"));
+  EXPECT_THAT(run({"bid-farewell", "--help"}).out, testing::StartsWith("usage: "));
+  EXPECT_THAT(help.out, HasSubstr("Who is greeted. (required)\n"));
+  EXPECT_THAT(help.out, HasSubstr("Who greets. (required without --first-name)\n"));
 }
 
 TEST(RunProgram, ErrorsAreOneLineEachAndSetTheExitCode) {

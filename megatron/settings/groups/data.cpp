@@ -48,7 +48,8 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--mock-data", c.mock_data, "Synthetic samples instead of data files.");
   flags.add_optional("--seq-length", transformer.seq_length, "Tokens in a sample.")
       .from_checkpoint()
-      .nickname({"--sequence-length", "--seq-len"});
+      .nickname({"--sequence-length", "--seq-len"})
+      .required("--encoder-seq-length");
   flags
       .add_optional("--encoder-seq-length", transformer.encoder_seq_length,
                     "The same as --seq-length.")

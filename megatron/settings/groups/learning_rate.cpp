@@ -9,7 +9,8 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("learning rate");
   flags.add_optional("--lr", c.lr, "Peak learning rate.")
       .nickname({"--learning-rate"})
-      .in_every_version();
+      .in_every_version()
+      .required("--skip-train");
   flags.add("--min-lr", c.min_lr, "Final learning rate.").in_every_version();
   flags.add("--decoupled-lr", c.decoupled_lr,
             "Peak learning rate of the embedding and the output layer.");

@@ -17,7 +17,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                     "Number of transformer layers; for T5, of the encoder.")
       .architecture()
       .continued()
-      .nickname({"--layers"});
+      .nickname({"--layers"})
+      .required("--use-checkpoint-args");
   flags.add_optional("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.")
       .becomes("num_layers");
   flags
@@ -28,7 +29,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"T5"});
   flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.")
       .architecture()
-      .continued();
+      .continued()
+      .required("--use-checkpoint-args");
   flags
       .add_optional("--ffn-hidden-size", c.ffn_hidden_size,
                     "Hidden size of the MLP; if not given, 4 * hidden size, or with --swiglu 2/3 "
@@ -38,7 +40,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.")
       .architecture()
       .continued()
-      .nickname({"--heads", "--num-heads"});
+      .nickname({"--heads", "--num-heads"})
+      .required("--use-checkpoint-args");
   flags
       .add_optional("--kv-channels", c.kv_channels,
                     "Size of one attention head; hidden size / heads if not given.")
@@ -64,7 +67,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_optional("--max-position-embeddings", c.max_position_embeddings,
                     "Number of positions of the position embedding; at least the sequence length.")
       .architecture()
-      .continued();
+      .continued()
+      .required("--use-checkpoint-args");
   using P = PositionEmbedding;
   flags
       .add_choice("--position-embedding-type", c.position_embedding_type,

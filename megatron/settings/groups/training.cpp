@@ -15,7 +15,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("training");
   flags.add_optional("--micro-batch-size", c.micro_batch_size, "Samples of one microbatch.")
-      .nickname({"--mbs", "--bs"});
+      .nickname({"--mbs", "--bs"})
+      .required();
   flags
       .add_optional("--global-batch-size", c.global_batch_size,
                     "Samples of one iteration over all data-parallel ranks; micro batch size * "
@@ -31,7 +32,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_optional("--train-iters", c.train_iters,
                     "Total iterations, including earlier runs of this training.")
-      .nickname({"--iters", "--max-steps"});
+      .nickname({"--iters", "--max-steps"})
+      .required("--train-samples");
   flags
       .add_optional("--train-samples", c.train_samples,
                     "Total samples, including earlier runs of this training.")
