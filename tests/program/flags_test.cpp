@@ -149,7 +149,7 @@ TEST_F(FlagsTest, TensorBoardAndMetricsFilesHoldTheRun) {
     EXPECT_THAT(events, HasSubstr(tag));
   }
   const std::vector<Metrics> rows = metrics_of(path("m.jsonl"));
-  ASSERT_EQ(rows.size(), 24u);  // 20 iterations and 4 evaluations
+  ASSERT_EQ(rows.size(), 23u);  // 20 iterations and 3 evaluations
   const std::vector<IterationText> lines = iterations_of(outcome.out);
   for (size_t i = 0; i < 10; ++i) {
     EXPECT_EQ(rows[i].at("iteration"), static_cast<double>(i + 1));
