@@ -301,7 +301,7 @@ LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& se
 Tensor Trainer::weight_of(const LossSums& losses) const {
   if (!config_.calculate_per_token_loss) return {};
   const comm::Group& pipeline = state_.parallel.pipeline;
-  const Tensor own = losses.weight();
+  Tensor own = losses.weight();
   if (!own.defined() && losses.sums().defined()) {
     throw ConfigError(
         "--calculate-per-token-loss: this task divides its losses by a number of its own; remove "
