@@ -84,10 +84,20 @@ TEST(ZeroShotTest, NumbersThatAreNoneAreNoPrediction) {
 
 TEST(ZeroShotTest, TellsProgress) {
   const auto gpt = tiny_gpt();
-  std::vector<int64_t> seen;
+  std::vector<int64_t> batches;
+  std::vector<size_t> done;
+  std::vector<double> results;
   const std::vector<TextRow> rows(5, TextRow{text(4, 1), 1});
-  sum_of_losses({*gpt}, rows, {2, [&](int64_t batch) { seen.push_back(batch); }});
-  EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2}));
+  const auto note = [&](int64_t batch, std::span<const TextRow> rows_before, double result) {
+    batches.push_back(batch);
+    done.push_back(rows_before.size());
+    results.push_back(result);
+  };
+  const double sum = sum_of_losses({*gpt}, rows, {2, note});
+  EXPECT_EQ(batches, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(done, (std::vector<size_t>{0, 2, 4}));
+  EXPECT_EQ(results[0], 0);
+  EXPECT_NEAR(results[2], sum * 4 / 5, 1e-5 * sum);  // equal rows
 }
 
 TEST(ZeroShotTest, RefusesWhatTheModelCannotRead) {
