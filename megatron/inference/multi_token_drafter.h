@@ -29,7 +29,7 @@ class MultiTokenDrafter final : public Drafter {
                                             const Tensor& hidden) override;
 
  private:
-  // What a depth reads.
+  // The input of a depth.
   struct DepthInput {
     std::vector<PagedRow> rows;      // of its cache, one for each text
     std::vector<int64_t> states;     // rows of the states before, and behind them of ends_
@@ -56,8 +56,8 @@ class MultiTokenDrafter final : public Drafter {
   InferenceModel model_;
   int64_t num_drafts_;
   std::vector<KvCache> caches_;  // of each depth, where the model ends
-  // Of the last call: its texts, by identity, and for each depth but the last the states [texts, 1,
-  // h] where the next depth begins in the next call.
+  // The last call's texts, by identity, and for each depth but the last the states [texts, 1, h]
+  // where the next depth begins in the next call.
   std::map<int64_t, Read> reads_;
   std::vector<Tensor> ends_;
 };

@@ -128,7 +128,7 @@ function seriesNames(runs) {
   return [...names].filter(name => !kProgress.includes(name)).sort((a, b) => rank(a) - rank(b));
 }
 
-// Those that have a chart.
+// The series that have a chart.
 function chartNames(runs) {
   const all = seriesNames(runs);
   // These are worth a chart only if they change.

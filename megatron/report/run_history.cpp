@@ -118,7 +118,7 @@ std::vector<Progress> RunHistory::progress() const {
       const double own = ms / 1000 * static_cast<double>(steps);
       now.seconds = seconds += own;
       const double own_tokens = rate.at(iteration) * own;
-      // Those before the first record: as many for an iteration as in it.
+      // Iterations before the first record have as many each as its own.
       const bool is_late = is_first && steps < iteration;
       counted += is_late ? own_tokens / static_cast<double>(steps) * static_cast<double>(iteration)
                          : own_tokens;

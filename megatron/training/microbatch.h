@@ -23,9 +23,9 @@ class Microbatch {
  public:
   // For a chunk that reads no data.
   Microbatch() = default;
-  // Implicit: a task returns its struct.
+  // Implicit, because a task returns its struct.
   template <class Fields>
-  Microbatch(Fields fields) requires requires {  // NOLINT(google-explicit-constructor): see above
+  Microbatch(Fields fields) requires requires {  // NOLINT(google-explicit-constructor)
     fields.tensors();
   } : held_(std::make_unique<HeldFields<Fields>>(std::move(fields))) {
   }

@@ -7,9 +7,9 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/report/run_files.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
-#include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
 namespace {
@@ -18,15 +18,9 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class ReportTest : public testing::Test {
+class ReportTest : public testing::Test, protected report::RunFiles {
  protected:
-  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
-  std::string write(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
-  }
-  // What the command prints.
+  // Runs the command; returns its output.
   static std::string run(const std::vector<std::string>& words) {
     CapturedStdout captured;
     EXPECT_EQ(report_runs(words), 0);
@@ -41,7 +35,6 @@ class ReportTest : public testing::Test {
   }
 
   const std::string record_ = "{\"iteration\": 1, \"lm loss\": 2.5}\n";
-  const TemporaryDirectory directory_;
 };
 
 TEST_F(ReportTest, WritesAPageOfRunsNamedAfterTheirPaths) {

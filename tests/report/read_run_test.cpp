@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "megatron/core/error.h"
+#include "tests/report/run_files.h"
 #include "tests/support/message_of.h"
-#include "tests/support/temporary_directory.h"
 
 namespace megatron::report {
 namespace {
@@ -15,15 +15,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-class ReadRunTest : public testing::Test {
+class ReadRunTest : public testing::Test, protected RunFiles {
  protected:
-  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
-  std::string write(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
-    std::ofstream(path(name), std::ios::binary) << content;
-    return path(name);
-  }
-
   const std::string metrics_ = "{\"iteration\": 10, \"lm loss\": 2.5}\n";
   const std::string console_ =
       "---- arguments ----\n  lr ....... 0.001\n---- end of arguments ----\n"
@@ -41,7 +34,6 @@ class ReadRunTest : public testing::Test {
       "\"args\":{\"microbatch\":0,\"chunk\":1}},\n"
       "{\"cat\":\"a_step\",\"ph\":\"X\",\"pid\":1e300,\"tid\":0,\"ts\":1,\"dur\":1,\"args\":{}},\n"
       "{\"name\":\"forward_st";
-  const TemporaryDirectory directory_;
 };
 
 TEST_F(ReadRunTest, AFolderIsOneRun) {

@@ -28,6 +28,7 @@ inline std::filesystem::path shared_data(const std::string& name) {
   static_assert(true)
 
 // Skips a test that unpacks files where the program for that is not installed.
-#define MG_NEEDS_XZ()                                                                            \
-  if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "needs the program xz"; \
+#define MG_NEEDS_XZ()                                    \
+  if (std::system("xz --version > /dev/null 2>&1") != 0) \
+    GTEST_SKIP() << "needs the program xz: not run";     \
   static_assert(true)

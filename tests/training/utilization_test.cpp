@@ -22,7 +22,7 @@ TEST(UtilizationTest, RecomputationRepeatsTheForwardPassOfTheLayers) {
   run.transformer.recompute_granularity = RecomputeGranularity::kSelective;
   EXPECT_EQ(hardware_operations_factor(run), 1.0);
   run.transformer.recompute_modules = {"layernorm", "mlp"};
-  // Of a layer h (8 h + 4 h + s) the MLP has 8 h h.
+  // A layer has h (8 h + 4 h + s) products, its MLP 8 h h of them.
   EXPECT_DOUBLE_EQ(hardware_operations_factor(run), 1 + 8.0 * 64 / (12 * 64 + 32) / 3);
   run.transformer.recompute_granularity = RecomputeGranularity::kFull;
   EXPECT_DOUBLE_EQ(hardware_operations_factor(run), 4.0 / 3.0);

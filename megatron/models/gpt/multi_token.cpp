@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// Of the depth whose parameters are layers.<layer>.
+// The recipe of the depth whose parameters are mtp.layers.<layer>.
 LayerRecipe recipe_of_depth(const TransformerConfig& config, const Stack& stack, int64_t layer) {
   LayerRecipe recipe = layer_recipe(config, stack, config.num_layers - 1);
   recipe.place.name = "mtp.layers." + std::to_string(layer) + ".mtp_model_layer";
