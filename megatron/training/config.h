@@ -83,10 +83,15 @@ struct TrainingConfig {
   std::string csv_dir;         // one CSV file for each metric; empty: none
   std::string codecarbon_dir;  // emissions.csv, the energy of the run; empty: none
   std::string log_path;        // a file with the arguments of the run; empty: none
-  // An offline run of Weights & Biases, in wandb_save_dir; no project: none.
+  // A run of Weights & Biases, in wandb_save_dir and, with a key, live; no project: none.
   std::string wandb_project;
   std::string wandb_exp_name;
   std::string wandb_save_dir;
+  std::string wandb_entity;  // user or team that owns the project; empty: that of the key
+  // A run of MLflow, live; no experiment: none.
+  std::string mlflow_experiment;
+  std::string mlflow_run_name;
+  std::string mlflow_tracking_uri;  // empty: MLFLOW_TRACKING_URI
   bool check_for_nan_in_loss_and_grad = true;
   // Interval, in iterations, at which ranks compare their copies; a save always compares.
   int64_t check_weight_hash_across_dp_replicas_interval = 0;
