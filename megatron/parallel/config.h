@@ -34,8 +34,8 @@ struct ParallelConfig {
   bool account_for_embedding_in_pipeline_split = false;  // the embedding counts as one layer
   bool account_for_loss_in_pipeline_split = false;       // the loss counts as one layer
   bool standalone_embedding_stage = false;               // the first stage holds only the embedding
-  std::string pipeline_model_parallel_layout;  // the parts of every stage, e.g. Et|tt|tL; or empty
-  bool overlap_p2p_comm = true;                // resolved: false without virtual stages
+  std::string pipeline_model_parallel_layout = {};  // parts of every stage, as Et|tt|tL; or empty
+  bool overlap_p2p_comm = true;                     // resolved: false without virtual stages
 
   bool sequence_parallel = false;  // resolved: false when tp is 1
   bool async_tensor_model_parallel_allreduce = true;
