@@ -41,8 +41,9 @@ std::unique_ptr<const Model> make_model_chunk(const TransformerConfig& config,
 
 std::vector<std::string> layout_problems(const TransformerConfig& config,
                                          const ParallelConfig& layout) {
-  return config.is_encoder_decoder() ? t5_pipeline_problems(layout, config)
-                                     : pipeline_problems(layout, config.num_layers);
+  return config.is_encoder_decoder()
+             ? t5_pipeline_problems(layout, config)
+             : pipeline_problems(layout, config.num_layers, config.mtp_num_layers);
 }
 
 }  // namespace megatron

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "megatron/parallel/pipeline/model_chunk.h"
+
 namespace megatron {
 namespace {
 
@@ -29,8 +31,8 @@ ParallelConfig resolved(ParallelConfig config) {
 
   config.context_exchange = exchange_of(config.cp_comm_type).value_or(config.context_exchange);
 
-  const bool is_interleaved = config.num_layers_per_virtual_pipeline_stage > 0 ||
-                              config.num_virtual_stages_per_pipeline_rank > 1;
+  const bool is_interleaved =
+      config.num_layers_per_virtual_pipeline_stage > 0 || num_model_chunks(config, 0) > 1;
   if (!is_interleaved) config.overlap_p2p_comm = false;
   if (config.use_distributed_optimizer) {
     config.zero_stage = std::max<int64_t>(config.zero_stage, 1);
@@ -132,6 +134,15 @@ std::vector<std::string> problems(const ParallelConfig& c) {
       "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers exclude "
       "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split; keep "
       "one way to divide the layers");
+  require(
+      c.pipeline_model_parallel_layout.empty() ||
+          !(has_own_layers || layers_a_chunk > 0 || chunks > 0 || c.standalone_embedding_stage ||
+            c.account_for_embedding_in_pipeline_split || c.account_for_loss_in_pipeline_split),
+      fmt::format("--pipeline-model-parallel-layout {} already gives the layers of every stage; "
+                  "remove --num-layers-per-virtual-pipeline-stage, "
+                  "--num-virtual-stages-per-pipeline-rank, --decoder-...-pipeline-num-layers, "
+                  "--account-for-...-in-pipeline-split and --standalone-embedding-stage",
+                  c.pipeline_model_parallel_layout));
   require(c.zero_stage >= 0 && c.zero_stage <= 3,
           fmt::format("--zero-stage {} must be 0, 1, 2 or 3", c.zero_stage));
   // A pipeline holds the gradients of several microbatches; as DeepSpeed.

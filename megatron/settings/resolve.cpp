@@ -323,9 +323,8 @@ class Resolver {
   void pipeline() {
     ParallelConfig& parallel = args_.parallel;
     const int64_t layers = args_.transformer.num_layers;
-    const int64_t stages =
-        parallel.pipeline_model_parallel_size - (parallel.standalone_embedding_stage ? 1 : 0);
-    require(stages > 0 || !parallel.standalone_embedding_stage,
+    const int64_t pp = parallel.pipeline_model_parallel_size;
+    require(pp > 1 || !parallel.standalone_embedding_stage,
             "--standalone-embedding-stage needs --pipeline-model-parallel-size above 1");
     const TransformerConfig& c = args_.transformer;
     require(parallel.pipeline_model_parallel_size == 1 || c.mtp_num_layers == 0 ||
@@ -334,45 +333,18 @@ class Resolver {
             "--mtp-num-layers with a table of positions or --embed-layernorm needs "
             "--pipeline-model-parallel-size 1: the last stage has only a copy of the word "
             "embeddings; use it, or --position-embedding-type rope");
-    if (stages <= 1 || layers <= 0) return;
-    const bool is_even = parallel.decoder_first_pipeline_num_layers == 0 &&
-                         parallel.decoder_last_pipeline_num_layers == 0 &&
-                         !parallel.account_for_embedding_in_pipeline_split &&
-                         !parallel.account_for_loss_in_pipeline_split;
-    if (args_.transformer.is_encoder_decoder()) return;
-    if (!is_even) return append(problems_, pipeline_problems(parallel, layers));
-    if (layers % stages != 0) {
-      problems_.push_back(
-          fmt::format("--num-layers {} must be a multiple of the {} pipeline stages "
-                      "that hold layers; use {}",
-                      layers, stages, (layers + stages - 1) / stages * stages));
+    const bool has_layout = !parallel.pipeline_model_parallel_layout.empty();
+    if (pp < (has_layout ? 1 : 2) || layers <= 0 || c.is_encoder_decoder()) return;
+    std::vector<std::string> wrong = pipeline_problems(parallel, layers, c.mtp_num_layers);
+    if (!wrong.empty()) return append(problems_, std::move(wrong));
+    const int64_t chunks = num_model_chunks(parallel, layers);
+    if (has_layout ? chunks == 1
+                   : parallel.num_layers_per_virtual_pipeline_stage <= 0 &&
+                         parallel.num_virtual_stages_per_pipeline_rank <= 0) {
       return;
     }
-    const int64_t layers_a_stage = layers / stages;
-    const int64_t layers_a_chunk =
-        parallel.num_virtual_stages_per_pipeline_rank > 0
-            ? layers_a_stage / parallel.num_virtual_stages_per_pipeline_rank
-            : parallel.num_layers_per_virtual_pipeline_stage;
-    if (parallel.num_layers_per_virtual_pipeline_stage <= 0 &&
-        parallel.num_virtual_stages_per_pipeline_rank <= 0) {
-      return;
-    }
-    if (layers_a_chunk <= 0 || layers_a_stage % layers_a_chunk != 0 ||
-        (parallel.num_virtual_stages_per_pipeline_rank > 0 &&
-         layers_a_stage % parallel.num_virtual_stages_per_pipeline_rank != 0)) {
-      const bool is_count = parallel.num_virtual_stages_per_pipeline_rank > 0;
-      problems_.push_back(
-          fmt::format("the {} layers of a pipeline stage cannot be cut into equal chunks by {} {}",
-                      layers_a_stage,
-                      is_count ? "--num-virtual-stages-per-pipeline-rank"
-                               : "--num-layers-per-virtual-pipeline-stage",
-                      is_count ? parallel.num_virtual_stages_per_pipeline_rank
-                               : parallel.num_layers_per_virtual_pipeline_stage));
-      return;
-    }
-    parallel.virtual_pipeline_model_parallel_size = layers_a_stage / layers_a_chunk;
+    parallel.virtual_pipeline_model_parallel_size = chunks;
     const int64_t lot = args_.training.micro_batch_size * parallel.data_parallel_size;
-    const int64_t pp = parallel.pipeline_model_parallel_size;
     require(lot <= 0 || args_.training.global_batch_size % (lot * pp) == 0,
             fmt::format("--global-batch-size {} makes {} microbatches; an interleaved pipeline of "
                         "{} stages needs a multiple of {}, so a multiple of {} samples",

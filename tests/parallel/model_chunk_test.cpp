@@ -67,6 +67,55 @@ TEST(ModelChunkTest, AStandaloneEmbeddingStageHasNoLayers) {
   EXPECT_THAT(sizes(c, 8), ElementsAre(0, 4, 4));
 }
 
+ParallelConfig with_layout(int64_t pp, const std::string& word) {
+  ParallelConfig c = config(pp);
+  c.pipeline_model_parallel_layout = word;
+  return c;
+}
+
+TEST(ModelChunkTest, AWordListsTheLayersOfEveryStage) {
+  EXPECT_THAT(sizes(with_layout(2, "Et|tttL"), 4), ElementsAre(1, 3));
+  EXPECT_THAT(sizes(with_layout(4, "Et*3|(tt|)*2L"), 7), ElementsAre(3, 2, 2, 0));
+  EXPECT_THAT(sizes(with_layout(2, "E|(t|t,t|)*2||L"), 6), ElementsAre(0, 1, 2, 1, 2, 0, 0, 0));
+  EXPECT_THAT(sizes(with_layout(1, "Et*2L"), 2), ElementsAre(2));
+  EXPECT_THAT(model_chunks(with_layout(2, "Ett|t|t|L"), 4, 1),
+              ElementsAre(ModelChunk{2, 1, false, false}, ModelChunk{4, 0, false, true}));
+  EXPECT_THAT(pipeline_problems(with_layout(2, "Et|tm*2L"), 2, 2), IsEmpty());
+}
+
+// Megatron-LM's example for DeepSeek-V3, but for its layer m, which stands alone there.
+TEST(ModelChunkTest, AWordListsManyStages) {
+  const ParallelConfig c = with_layout(16, "Et*3|(tt|)*29,|mL");
+  EXPECT_THAT(pipeline_problems(c, 61, 1), IsEmpty());
+  EXPECT_EQ(num_model_chunks(c, 61), 2);
+  EXPECT_THAT(model_chunks(c, 61, 14),
+              ElementsAre(ModelChunk{29, 2, false, false}, ModelChunk{61, 0, false, false}));
+}
+
+TEST(ModelChunkTest, SaysWhatAWordLacks) {
+  const auto problems_of = [](const std::string& word) {
+    return pipeline_problems(with_layout(2, word), 4);
+  };
+  EXPECT_THAT(problems_of("Ett|xttL"), ElementsAre(HasSubstr("'x' is none of")));
+  EXPECT_THAT(problems_of("Et(t|tt"), ElementsAre(HasSubstr("( without )")));
+  EXPECT_THAT(problems_of("Et)*2|ttL"), ElementsAre(HasSubstr(") without (")));
+  EXPECT_THAT(problems_of("E(tt)|ttL"), ElementsAre(HasSubstr(") without *n")));
+  EXPECT_THAT(problems_of("E((t)*2|)*2L"), ElementsAre(HasSubstr("a group in a group")));
+  for (const char* word : {"*2Et|tL", "Et*|tL", "Et*2*2|L", "E(*2t)*2|L", "Et*-2|L"}) {
+    EXPECT_THAT(problems_of(word), ElementsAre(HasSubstr("* must stand between"))) << word;
+  }
+  EXPECT_THAT(problems_of("Et*1000001|L"), ElementsAre(HasSubstr("too many")));
+  EXPECT_THAT(problems_of("tt|ttL"), ElementsAre(HasSubstr("the order must be one E")));
+  EXPECT_THAT(problems_of("Ett|LttL"), ElementsAre(HasSubstr("the order must be one E")));
+  EXPECT_THAT(problems_of("Et|tL"), ElementsAre(HasSubstr("it has 2 layers t")));
+  EXPECT_THAT(problems_of("Ett|ttmL"), ElementsAre(HasSubstr("it has 1 layers m")));
+  EXPECT_THAT(problems_of("Ett|t|tL"), ElementsAre(HasSubstr("its 3 stages must be a multiple")));
+  EXPECT_THAT(pipeline_problems(with_layout(4, "Ett|tt|m|L"), 4, 1),
+              ElementsAre(HasSubstr("only on the stage of the loss")));
+  EXPECT_THAT(pipeline_problems(with_layout(1, "Ett|ttL"), 4),
+              ElementsAre(HasSubstr("need --pipeline-model-parallel-size above 1")));
+}
+
 TEST(ModelChunkTest, SaysWhatDoesNotDivide) {
   EXPECT_THAT(pipeline_problems(config(4), 10),
               ElementsAre(HasSubstr("--num-layers 10 do not divide")));

@@ -104,7 +104,8 @@ class RandomFlags {
       add({"--group-query-attention", "--num-query-groups", "4"});
     }
     if (has_further_tokens_) {
-      add_flag(model_, "--mtp-num-layers", one_of({1, 2}));
+      further_tokens_ = one_of({1, 2});
+      add_flag(model_, "--mtp-num-layers", further_tokens_);
       repeats_layer_ = once_in(3);
       if (repeats_layer_) add({"--mtp-use-repeated-layer"});
       if (once_in(3)) add({"--mtp-detach-heads"});
@@ -192,7 +193,8 @@ class RandomFlags {
       words.emplace_back(once_in(3) ? "all_gather" : "p2p");
     }
     const int microbatches = kSamples / micro_batch_size_ / dp_;
-    if (pp_ == 2 && microbatches % pp_ == 0 && once_in(2)) {
+    const bool is_interleaved = pp_ == 2 && microbatches % pp_ == 0 && once_in(2);
+    if (is_interleaved) {
       add_flag(words, "--num-layers-per-virtual-pipeline-stage", 1);
     }
     const int stage = pp_ > 1 ? one_of({0, 1}) : one_of({0, 1, 2, 3});
@@ -216,6 +218,22 @@ class RandomFlags {
                                 recompute == 2 ? "uniform" : "block"};
       add_flag(words, "--recompute-num-layers", 1);
     }
+    if (pp_ > 1 && !is_interleaved && once_in(2)) draw_stages(microbatches % pp_ == 0);
+  }
+
+  // Any layers on any stages, none on some.
+  void draw_stages(bool can_interleave) {
+    const int stages = pp_ * (can_interleave ? one_of({1, 2}) : 1);
+    std::vector<int> layers(static_cast<size_t>(stages), 0);
+    for (int layer = 0; layer < 4; ++layer) ++layers[random_() % layers.size()];
+    std::string word = "E";
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (i > 0) word += '|';
+      word += "t*" + std::to_string(layers[i]);
+    }
+    word += "m*" + std::to_string(further_tokens_) + "L";
+    layout_.flags.emplace_back("--pipeline-model-parallel-layout");
+    layout_.flags.push_back(word);
   }
 
   std::mt19937 random_;
@@ -223,6 +241,7 @@ class RandomFlags {
   int micro_batch_size_ = 1;
   bool is_latent_ = false;
   bool has_further_tokens_ = false;
+  int further_tokens_ = 0;
   // Recomputation then meets the tokens of a microbatch in another order, and global_aux_loss goes
   // by those that it met before.
   bool repeats_layer_ = false;

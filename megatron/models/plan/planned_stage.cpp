@@ -62,16 +62,14 @@ PlannedStage stage_of(const PlannedTraining& t, int64_t stage) {
   const std::vector<ModelChunk> chunks =
       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage));
   PlannedStage all{.num_chunks = static_cast<int64_t>(chunks.size())};
+  all.stacks.reserve(chunks.size());
   for (const ModelChunk& chunk : chunks) {
+    all.stacks.push_back({"", t.transformer, chunk.num_layers, false, chunk.has_head});
     all.num_layers += chunk.num_layers;
     all.has_embedding = all.has_embedding || chunk.has_embedding;
     all.has_head = all.has_head || chunk.has_head;
   }
-  if (t.transformer.retro.reads_neighbors()) {
-    all.stacks = retro_stacks(t.transformer);
-    return all;
-  }
-  all.stacks = {{"", t.transformer, all.num_layers / all.num_chunks, false, all.has_head}};
+  if (t.transformer.retro.reads_neighbors()) all.stacks = retro_stacks(t.transformer);
   return all;
 }
 

@@ -28,7 +28,7 @@ struct PlannedStage {
   int64_t num_layers = 0;
   bool has_embedding = false;
   bool has_head = false;
-  std::vector<StackPart> stacks = {};  // of one chunk, in the order of the forward pass
+  std::vector<StackPart> stacks = {};  // in the order of the forward pass
 };
 
 PlannedStage stage_of(const PlannedTraining& t, int64_t stage);

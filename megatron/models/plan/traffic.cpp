@@ -72,7 +72,7 @@ int64_t num_recomputed_layers(const PlannedStage& stage) {
   int64_t count = 0;
   for (const StackPart& stack : stage.stacks) {
     for (const LayerRegion& region : regions_of(stack.config, stack.num_layers)) {
-      count += region.is_recomputed ? stage.num_chunks * region.num_layers : 0;
+      count += region.is_recomputed ? region.num_layers : 0;
     }
   }
   return count;
@@ -179,8 +179,7 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& 
   for (const StackPart& stack : held.stacks) {
     if (sizes.tp == 1) break;
     Collectives all;
-    all.add(static_cast<double>(held.num_chunks * t.num_microbatches),
-            collectives_of_layers(t, stack, only_exposed));
+    all.add(static_cast<double>(t.num_microbatches), collectives_of_layers(t, stack, only_exposed));
     sent.tensor_parallel += static_cast<int64_t>(
         all.volume * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
     sent.transfers += static_cast<int64_t>(all.count);

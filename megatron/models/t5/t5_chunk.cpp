@@ -48,9 +48,11 @@ std::vector<std::string> t5_pipeline_problems(const ParallelConfig& parallel,
   if (parallel.decoder_first_pipeline_num_layers > 0 ||
       parallel.decoder_last_pipeline_num_layers > 0 || parallel.standalone_embedding_stage ||
       parallel.account_for_embedding_in_pipeline_split ||
-      parallel.account_for_loss_in_pipeline_split) {
+      parallel.account_for_loss_in_pipeline_split ||
+      !parallel.pipeline_model_parallel_layout.empty()) {
     problems.emplace_back(
-        "the stages of a T5 share its layers evenly; remove --standalone-embedding-stage, "
+        "the stages of a T5 share its layers evenly; remove --pipeline-model-parallel-layout, "
+        "--standalone-embedding-stage, "
         "--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers and "
         "--account-for-...-in-pipeline-split");
   }

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-#include <utility>
+#include <algorithm>
+
+#include "megatron/parallel/pipeline/layout_word.h"
 
 namespace megatron {
 namespace {
@@ -12,10 +13,17 @@ namespace {
 // Empty when they do not divide; then `problem` says why.
 std::vector<int64_t> layers_of_pieces(const ParallelConfig& c, int64_t num_layers,
                                       std::string& problem) {
+  if (!c.pipeline_model_parallel_layout.empty()) {
+    std::vector<int64_t> layers;
+    for (const std::string& stage : stages_of_layout(c.pipeline_model_parallel_layout, problem)) {
+      layers.push_back(std::ranges::count(stage, 't'));
+    }
+    return layers;
+  }
   const int64_t pp = c.pipeline_model_parallel_size;
+  if (pp == 1) return {num_layers};
   const int64_t pieces = pp * num_model_chunks(c, num_layers);
   std::vector<int64_t> layers(static_cast<size_t>(pieces), 0);
-  if (pp == 1) return {num_layers};
 
   int64_t left = num_layers;
   int64_t even = pieces;  // pieces that share what is left
@@ -57,9 +65,14 @@ ModelChunk whole_model(int64_t num_layers) { return {.num_layers = num_layers}; 
 
 int64_t num_model_chunks(const ParallelConfig& c, int64_t num_layers) {
   if (c.virtual_pipeline_model_parallel_size > 0) return c.virtual_pipeline_model_parallel_size;
+  if (!c.pipeline_model_parallel_layout.empty()) {
+    std::string problem;
+    const size_t stages = stages_of_layout(c.pipeline_model_parallel_layout, problem).size();
+    return static_cast<int64_t>(stages) / std::max<int64_t>(c.pipeline_model_parallel_size, 1);
+  }
   if (c.num_virtual_stages_per_pipeline_rank > 0) return c.num_virtual_stages_per_pipeline_rank;
   const int64_t piece = c.num_layers_per_virtual_pipeline_stage;
-  if (piece == 0 || c.pipeline_model_parallel_size == 1) return 1;
+  if (piece <= 0 || c.pipeline_model_parallel_size == 1) return 1;
   return num_layers / c.pipeline_model_parallel_size / piece;
 }
 
@@ -78,8 +91,12 @@ std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_l
   return chunks;
 }
 
-std::vector<std::string> pipeline_problems(const ParallelConfig& c, int64_t num_layers) {
+std::vector<std::string> pipeline_problems(const ParallelConfig& c, int64_t num_layers,
+                                           int64_t mtp_num_layers) {
   const int64_t pp = c.pipeline_model_parallel_size;
+  if (!c.pipeline_model_parallel_layout.empty()) {
+    return layout_word_problems(c.pipeline_model_parallel_layout, pp, num_layers, mtp_num_layers);
+  }
   const int64_t piece = c.num_layers_per_virtual_pipeline_stage;
   if (piece > 0 && pp > 1 && (num_layers % pp != 0 || num_layers / pp % piece != 0)) {
     return {

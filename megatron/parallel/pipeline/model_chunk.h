@@ -21,13 +21,15 @@ struct ModelChunk {
 // The whole model in one chunk.
 ModelChunk whole_model(int64_t num_layers);
 
-// The chunks of a pipeline stage, in the order of the layers: one, or virtual_pipeline many. Layers
-// divide evenly, except for first and last stages of given sizes; an embedding or a loss that
-// counts in the split takes the place of one layer. REQUIRES: pipeline_problems() finds none.
+// The chunks of a pipeline stage, in the order of the layers: one, or virtual_pipeline many. Their
+// layers are those of pipeline_model_parallel_layout. Without it layers divide evenly, except for
+// first and last stages of given sizes; an embedding or a loss that counts in the split takes the
+// place of one layer. REQUIRES: pipeline_problems() finds none.
 std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_layers, int stage);
 
 // Reasons why the layers cannot have this layout, one sentence each; empty if they can.
-std::vector<std::string> pipeline_problems(const ParallelConfig& config, int64_t num_layers);
+std::vector<std::string> pipeline_problems(const ParallelConfig& config, int64_t num_layers,
+                                           int64_t mtp_num_layers = 0);
 
 // Chunks in each stage: 1 without an interleaved schedule.
 int64_t num_model_chunks(const ParallelConfig& config, int64_t num_layers);

@@ -149,8 +149,12 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                         "Groups with priority for communication.");
   flags.add_later_entry("--use-sharp", T::kSwitch, other, false, "Reductions inside switches.");
   flags.add_later_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.");
-  flags.add_later_entry("--pipeline-model-parallel-layout", T::kText, other, none,
-                        "Layers of every stage, in one word.", "a free pipeline layout");
+  flags
+      .add_optional("--pipeline-model-parallel-layout", c.pipeline_model_parallel_layout,
+                    "Layers of every stage in one word, as 'Et|(tt|)*2tL': E embedding, t layer, m "
+                    "layer for a further token, L loss, | end of a stage. More stages than "
+                    "pipeline ranks are interleaved.")
+      .is_listed = false;
   flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
                         "Replicas of the sharded optimizer state.",
                         "a replicated distributed optimizer");
