@@ -365,6 +365,17 @@ class Resolver {
               "--ckpt-format torch_dist contradicts --save-format; remove one");
       if (can_hold) format = SaveFormat::kTorchDist;
     }
+    const ParallelConfig& parallel = args_.parallel;
+    const int64_t stages = parallel.pipeline_model_parallel_size *
+                           std::max<int64_t>(parallel.virtual_pipeline_model_parallel_size, 1);
+    const bool has_equal_stages =
+        format == SaveFormat::kMegatron || format == SaveFormat::kMegatronCore;
+    require(!has_equal_stages || args_.checkpoint.save.empty() || c.is_encoder_decoder() ||
+                stages < 1 || c.num_layers % stages == 0,
+            fmt::format("--save-format {} writes stages of equal size: --num-layers {} must be a "
+                        "multiple of {} stages; use --save-format native",
+                        format == SaveFormat::kMegatron ? "megatron" : "megatron-core",
+                        c.num_layers, stages));
     require(format != SaveFormat::kTorchDist || args_.checkpoint.save.empty() || can_hold,
             "--save-format torch_dist is for a GPT with --optimizer adam; use "
             "--save-format native");

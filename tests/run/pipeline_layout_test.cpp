@@ -22,7 +22,7 @@ TEST(PipelineLayoutTest, AnyStagesTrainAsOneRank) {
   const std::vector<IterationResult> want = train(kDenseModel, {}, 3)[0];
   for (const LayoutFlags& layout :
        {stages_of(2, "Et|t*3L"), stages_of(3, "E|t*4|L"), stages_of(4, "Et*3||t|L"),
-        stages_of(2, "E|tt|t|tL"), stages_of(2, "Et|(t|)*3||L"), stages_of(4, "E(t|)*4|||L")}) {
+        stages_of(2, "E|tt|t|tL"), stages_of(2, "Et|(t|)*3|L"), stages_of(4, "E(t|)*4|||L")}) {
     SCOPED_TRACE(layout.text());
     expect_equal_results(train(kDenseModel, layout, 3), want);
   }

@@ -29,6 +29,7 @@ class Unrolled {
     if (c == '(') {
       if (group_) problem_ = "a group in a group";
       group_ = letters_.size();
+      repeated_.reset();
     } else if (c == ')') {
       const bool repeats = at_ < word_.size() && word_[at_] == '*';
       if (!group_ || !repeats) problem_ = group_ ? ") without *n" : ") without (";
