@@ -36,6 +36,7 @@ struct ParallelConfig {
   bool standalone_embedding_stage = false;               // the first stage holds only the embedding
   std::string pipeline_model_parallel_layout = {};  // parts of every stage, as Et|tt|tL; or empty
   bool overlap_p2p_comm = true;                     // resolved: false without virtual stages
+  bool enable_zero_bubble = false;  // weight gradients fill the pipeline's bubble; schedule.h
 
   bool sequence_parallel = false;  // resolved: false when tp is 1
   bool async_tensor_model_parallel_allreduce = true;
