@@ -60,6 +60,8 @@ double element(const Tensor& x, int64_t i) {
       return x.span<int32_t>()[at];
     case DType::kInt16:
       return x.span<int16_t>()[at];
+    case DType::kInt8:
+      return x.span<int8_t>()[at];
     case DType::kUInt8:
       return x.span<uint8_t>()[at];
     case DType::kFloat8E4M3:

@@ -66,7 +66,7 @@ TEST_P(LatentAttentionCudaTest, PutsAttendsAndTakes) {
             random_normal({c.heads}, {.seed = 6}),
             zeros({c.lengths[0], 1, c.rotated}, dtype, Stream{}),
             zeros({c.lengths[0], 1, c.latent}, dtype, Stream{}),
-            full({rows + 2}, 7, DType::kInt32, Stream{})};
+            tensor_of(std::vector<int32_t>(static_cast<size_t>(rows + 2), 7), {rows + 2})};
         expect_twins(
             tensors,
             [&, fp8 = is_fp8](std::vector<Tensor>& t, Stream stream) {
