@@ -1,7 +1,6 @@
 #include "megatron/kernels/router.h"
 
 #include "megatron/kernels/dispatch.h"
-#include "megatron/kernels/on_cpu_alone.h"
 
 namespace megatron::kernels {
 void choose_experts(TensorView ids, ConstView logits, ConstView bias, const RouterOptions& options,
@@ -11,17 +10,20 @@ void choose_experts(TensorView ids, ConstView logits, ConstView bias, const Rout
 }
 
 void choose_balanced_experts(TensorView ids, ConstView logits, Stream stream) {
-  on_cpu_alone<cpu::choose_balanced_experts>(stream, ids, logits);
+  dispatch<cpu::choose_balanced_experts, cuda::choose_balanced_experts>("choose_balanced_experts",
+                                                                        ids, logits, stream);
 }
 
-void balancing_quantiles(TensorView quantiles, ConstView logits, ConstView bias, int64_t topk,
-                         Stream stream) {
-  on_cpu_alone<cpu::balancing_quantiles>(stream, quantiles, logits, bias, topk);
+void balancing_quantiles(TensorView quantiles, TensorView a, ConstView logits, ConstView bias,
+                         int64_t topk, Stream stream) {
+  dispatch<cpu::balancing_quantiles, cuda::balancing_quantiles>("balancing_quantiles", quantiles, a,
+                                                                logits, bias, topk, stream);
 }
 
 void drop_tokens(TensorView ids, ConstView weights, int64_t num_experts, int64_t capacity,
                  bool by_position, Stream stream) {
-  on_cpu_alone<cpu::drop_tokens>(stream, ids, weights, num_experts, capacity, by_position);
+  dispatch<cpu::drop_tokens, cuda::drop_tokens>("drop_tokens", ids, weights, num_experts, capacity,
+                                                by_position, stream);
 }
 
 void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,

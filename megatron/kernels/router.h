@@ -6,7 +6,7 @@
 
 // The router of a mixture of experts: the choice of k of E experts for each of T tokens, and their
 // weights (Shazeer et al. 2017, arXiv:1701.06538). Computes in fp32. A GPU chooses at most 32 of at
-// most 1024 experts, and has no choice by Sinkhorn's iteration, no quantiles and no dropping.
+// most 1024 experts.
 namespace megatron::kernels {
 
 struct RouterOptions {
@@ -38,17 +38,22 @@ void choose_experts(TensorView ids, ConstView logits, ConstView bias, const Rout
                     Stream stream);
 
 // The choice of d1 exp(logits) d0 with the d0 [T] and d1 [E] that give every token and every expert
-// the same sum (Sinkhorn and Knopp 1967).   ids, logits as above
+// the same sum (Sinkhorn and Knopp 1967): repeats until d1 changes by less than kBalanceTolerance
+// on average, at most kMaxBalanceIterations times.   ids, logits as above
 void choose_balanced_experts(TensorView ids, ConstView logits, Stream stream);
+inline constexpr float kBalanceTolerance = 1e-4f;
+inline constexpr float kBalanceLeast = 1e-8f;  // added to every divisor
+inline constexpr int kMaxBalanceIterations = 10000;
 
 // For each expert its (T k / E + 1)-th largest logits[t] - a[t], with the (k + 1)-th largest
 // logits[t] - bias as a[t]: the bias that would give each expert the same number of tokens.
-//   quantiles [E] out   logits [T, E] in   bias [E] in   fp32
-void balancing_quantiles(TensorView quantiles, ConstView logits, ConstView bias, int64_t topk,
-                         Stream stream);
+//   quantiles [E] out   a [T] out   logits [T, E] in   bias [E] in   fp32
+// REQUIRES: k < E.
+void balancing_quantiles(TensorView quantiles, TensorView a, ConstView logits, ConstView bias,
+                         int64_t topk, Stream stream);
 
 // Takes tokens from experts that have more than `capacity`: id -1. An expert keeps the tokens with
-// the largest weights, or, with by_position, the first ones.
+// the largest weights, the first of equal ones, or, with by_position, the first ones.
 //   ids [T, k] in, out int32   weights [T, k] in fp32
 void drop_tokens(TensorView ids, ConstView weights, int64_t num_experts, int64_t capacity,
                  bool by_position, Stream stream);
@@ -107,6 +112,9 @@ decltype(kernels::squared_log_sums_backward) squared_log_sums_backward;
 
 namespace cuda {
 decltype(kernels::choose_experts) choose_experts;
+decltype(kernels::choose_balanced_experts) choose_balanced_experts;
+decltype(kernels::balancing_quantiles) balancing_quantiles;
+decltype(kernels::drop_tokens) drop_tokens;
 decltype(kernels::expert_weights_forward) expert_weights_forward;
 decltype(kernels::expert_weights_backward) expert_weights_backward;
 decltype(kernels::router_scores_forward) router_scores_forward;

@@ -290,10 +290,6 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world, Take
   use_neighbors_of(choice, config.retro);
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   collectively([&] {
-    if (!result.stream->get().is_cpu()) {
-      const std::vector<std::string> wrong = router_problems_on_gpu(config, false);
-      if (!wrong.empty()) throw ConfigError(wrong);
-    }
     expect_device_for(choice.weights, result.stream->get());
     expect_device_for(choice.kv_cache, config, result.stream->get());
   });

@@ -21,7 +21,6 @@
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/microbatch_calculator.h"
-#include "megatron/transformer/expert_config.h"
 
 namespace megatron {
 namespace {
@@ -113,9 +112,6 @@ double seconds_since(Clock::time_point start) {
 PreparedRun prepare_run(TrainingArgs args, std::vector<std::string> problems,
                         const comm::Group& world, Clock::time_point started) {
   CheckpointSource source = resolve_with_source(args, world.size(), problems);
-  if (problems.empty() && !chosen_device(args.training.device, world).is_cpu()) {
-    problems = router_problems_on_gpu(args.transformer);
-  }
   expect_agreement(args, problems, world);
   auto save_directory = prepare_save_directory(args.checkpoint, source, world);
   print_arguments(args);

@@ -476,7 +476,6 @@ class Resolver {
     require(!c.moe_legacy_router || parallel.context_parallel_size == 1,
             "--megatron-compat 0.5 and --context-parallel-size above 1 exclude each other: that "
             "version has no experts with the latter; keep one");
-    if (args_.training.device == DeviceChoice::kCuda) append(problems_, router_problems_on_gpu(c));
   }
 
   void muon() {

@@ -226,23 +226,4 @@ std::vector<std::string> expert_layout_problems(const ExpertConfig& config,
   return found;
 }
 
-std::vector<std::string> router_problems_on_gpu(const ExpertConfig& config, bool is_trained) {
-  std::vector<std::string> found;
-  if (!config.has_experts()) return found;
-  for (const std::string& type : config.moe_router_load_balancing_type) {
-    if (!is_trained || (type != "sinkhorn" && type != "quantile_balancing")) continue;
-    found.push_back(
-        fmt::format("--moe-router-load-balancing-type {} has no kernel for a GPU yet; use "
-                    "--device cpu, or aux_loss",
-                    type));
-  }
-  if (config.moe_expert_capacity_factor >= 0) {
-    found.push_back(
-        fmt::format("--moe-expert-capacity-factor {} has no kernel for a GPU yet; use --device "
-                    "cpu, or drop no tokens",
-                    config.moe_expert_capacity_factor));
-  }
-  return found;
-}
-
 }  // namespace megatron

@@ -18,8 +18,4 @@ std::vector<std::string> expert_problems(const TransformerConfig& config);
 std::vector<std::string> expert_layout_problems(const ExpertConfig& config,
                                                 const ParallelConfig& parallel);
 
-// The settings of routers that have no kernel for a GPU, one sentence each; a model that is not
-// trained balances nothing.
-std::vector<std::string> router_problems_on_gpu(const ExpertConfig& config, bool is_trained = true);
-
 }  // namespace megatron

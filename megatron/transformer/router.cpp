@@ -242,7 +242,8 @@ void Router::count(const Tensor& ids, const Tensor& logits, const ForwardContext
     Tensor all = tp_.sequence_parallel ? gathered_sequence(logits, tp_.group) : logits;
     all = gathered_sequence(all, context.context_parallel.group);
     Tensor quantiles = empty_like(qb_beta_);
-    kernels::balancing_quantiles(quantiles.view(), all.view(), qb_beta_.view(),
+    Tensor thresholds({all.size(0)}, DType::kFloat32, all.stream());
+    kernels::balancing_quantiles(quantiles.view(), thresholds.view(), all.view(), qb_beta_.view(),
                                  config_.moe_router_topk, all.stream());
     add_inplace(sums_->quantiles, quantiles);
   }
@@ -259,6 +260,11 @@ Routers::Routers(const std::vector<const Module*>& chunks, const ExpertConfig& c
 void Routers::sum_over_tokens(Tensor& x) const {
   if (parallel_.tensor.sequence_parallel) all_reduce_over(x, parallel_.tensor.group);
   all_reduce_over(x, parallel_.data);
+}
+
+float Routers::ranks_of_sequence() const {
+  const int tp = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
+  return static_cast<float>(tp * parallel_.context.size());
 }
 
 void Routers::finish(const Router& router) const {
@@ -283,7 +289,9 @@ void Routers::finish(const Router& router) const {
     Tensor beta = router.qb_beta_.to(Stream{});
     const Tensor quantiles = sums.quantiles.to(Stream{});
     const double ema = config_.moe_router_quantile_balancing_ema;
-    const auto count = static_cast<double>(sums.num_microbatches * parallel_.num_replicas());
+    const Tensor losses = sums.losses.to(Stream{});
+    const long microbatches = std::lround(losses.span<float>().back() * ranks_of_sequence());
+    const auto count = static_cast<double>(microbatches * parallel_.num_replicas());
     const std::span<float> values = beta.span<float>();
     double mean = 0;
     for (size_t e = 0; e < values.size(); ++e) {
@@ -329,8 +337,7 @@ std::vector<std::pair<std::string, double>> Routers::layer_values(const Tensor& 
 
 Routers::Report Routers::finish_iteration() {
   if (!config_.has_experts()) return {};
-  const int64_t tp = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
-  const auto ranks_of_sequence = static_cast<float>(tp * parallel_.context.size());
+  const float shares = ranks_of_sequence();
   constexpr int64_t kSums = Router::kNumLosses + 1;
   // The losses of all layers, and the number of microbatches that have them.
   Tensor sums = zeros({kSums}, DType::kFloat32, stream_);
@@ -341,7 +348,7 @@ Routers::Report Routers::finish_iteration() {
   for (const Router* router : routers_) {
     Router::Sums& own = *router->sums_;
     Tensor microbatches = own.losses.slice(Router::kNumLosses, 1);
-    scale_inplace(microbatches, 1.0f / ranks_of_sequence);
+    scale_inplace(microbatches, 1.0f / shares);
     add_inplace(sums, own.losses);
     if (rows.defined()) {
       const Tensor row = rows.slice(router->layer_, 1).reshape({rows.size(1)});
@@ -353,7 +360,7 @@ Routers::Report Routers::finish_iteration() {
     if (router->expert_bias_.defined()) sum_over_tokens(own.load);
     if (router->qb_beta_.defined()) {
       sum_over_tokens(own.quantiles);
-      scale_inplace(own.quantiles, 1.0f / ranks_of_sequence);  // each has those of the sequence
+      scale_inplace(own.quantiles, 1.0f / shares);  // each has those of the sequence
     }
     finish(*router);
   }

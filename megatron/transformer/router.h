@@ -45,7 +45,7 @@ class Router final : public Module {
     Tensor global_load;  // [E] fp32: choices without bias, of all ranks with other tokens
     Tensor quantiles;    // [E] fp32: balancing_quantiles()
     Tensor one;          // [1] fp32
-    // The same number on the host, for what a recorded microbatch cannot do.
+    // The same number on the host, for global_aux_loss, which no recorded microbatch has.
     int64_t num_microbatches = 0;
   };
   static constexpr int kNumLosses = 4;
@@ -96,6 +96,8 @@ class Routers {
  private:
   // Sums a tensor over the ranks with other tokens.
   void sum_over_tokens(Tensor& x) const;
+  // The ranks with parts of a sequence.
+  float ranks_of_sequence() const;
   // Changes its biases by the sums of all ranks, and begins new sums.
   void finish(const Router& router) const;
   // Report::of_layers of rows that are sums over all ranks: a router's losses, then its load.

@@ -63,6 +63,26 @@ TEST(DropTokensTest, KeepsTheLargestWeightsOrTheFirstTokens) {
   EXPECT_THAT(kept(true), ElementsAre(0, 0, -1, 1));
 }
 
+TEST(DropTokensTest, KeepsTheFirstOfEqualWeights) {
+  const Tensor weights = tensor_of(std::vector<float>{0.5f, 0.5f, 0.9f, 0.5f}, {4, 1});
+  Tensor ids = zeros({4, 1}, DType::kInt32, Stream{});
+  kernels::drop_tokens(ids.view(), weights.view(), 1, 2, false, Stream{});
+  EXPECT_THAT(ids.span<int32_t>(), ElementsAre(0, -1, 0, -1));
+}
+
+// Logits less the bias: 4 3 1 | 1 4 2 | 2 0 3, whose second ones are 3, 2, 2.
+TEST(BalancingQuantilesTest, TakesThePlaceOfAnEvenShare) {
+  const Tensor logits = tensor_of(std::vector<float>{5, 3, 1, 2, 4, 2, 3, 0, 3}, {3, 3});
+  const Tensor bias = tensor_of(std::vector<float>{1, 0, 0}, {3});
+  Tensor quantiles({3}, DType::kFloat32, Stream{});
+  Tensor thresholds({3}, DType::kFloat32, Stream{});
+  kernels::balancing_quantiles(quantiles.view(), thresholds.view(), logits.view(), bias.view(), 1,
+                               Stream{});
+  EXPECT_THAT(thresholds.span<float>(), ElementsAre(3, 2, 2));
+  // The second ones of 2 0 1, 0 2 -2 and -2 0 1.
+  EXPECT_THAT(quantiles.span<float>(), ElementsAre(1, 0, 0));
+}
+
 // Sinkhorn gives every expert about as many tokens, whatever the logits prefer.
 TEST(ChooseBalancedExpertsTest, LoadsExpertsEqually) {
   Tensor logits = random_normal({400, 4}, {.seed = 1});
@@ -72,6 +92,18 @@ TEST(ChooseBalancedExpertsTest, LoadsExpertsEqually) {
   Tensor counts({1, 4}, DType::kFloat32, Stream{});
   kernels::count_by_group(counts.view(), ids.view(), Stream{});
   for (const float count : counts.span<float>()) EXPECT_NEAR(count, 100, 25);
+}
+
+// The factor of an expert that no token likes changes by rounding alone, but by more than the
+// tolerance.
+TEST(ChooseBalancedExpertsTest, EndsWithoutBalance) {
+  for (float shift = 20; shift <= 30; ++shift) {
+    Tensor logits = random_normal({16, 4}, {.seed = 1});
+    for (int64_t t = 0; t < 16; ++t) logits.span<float>()[static_cast<size_t>(4 * t)] -= shift;
+    Tensor ids({16, 1}, DType::kInt32, Stream{});
+    kernels::choose_balanced_experts(ids.view(), logits.view(), Stream{});
+    for (const int32_t id : ids.span<int32_t>()) EXPECT_TRUE(id >= 0 && id < 4) << id;
+  }
 }
 
 TEST(ExpertWeightsTest, HasTheRightGradients) {

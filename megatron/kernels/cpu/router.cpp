@@ -159,8 +159,6 @@ void choose_experts(TensorView ids, ConstView logits, ConstView bias, const Rout
 }
 
 void choose_balanced_experts(TensorView ids, ConstView logits, Stream) {
-  constexpr float kTolerance = 1e-4f;
-  constexpr float kLeast = 1e-8f;
   const RouterRows rows(logits);
   const auto num_tokens = static_cast<size_t>(rows.count);
   const auto num_experts = static_cast<size_t>(rows.width);
@@ -168,17 +166,18 @@ void choose_balanced_experts(TensorView ids, ConstView logits, Stream) {
   for (size_t i = 0; i < cost.size(); ++i) cost[i] = std::exp(rows.data[i]);
   std::vector<float> d0(num_tokens);
   std::vector<float> d1(num_experts, 1.0f);
-  for (float error = 1e9f; error > kTolerance;) {
+  float error = 1e9f;
+  for (int i = 0; i < kMaxBalanceIterations && error > kBalanceTolerance; ++i) {
     std::vector<float> sums(num_experts);
     for (size_t t = 0; t < num_tokens; ++t) {
       float sum = 0;
       for (size_t e = 0; e < num_experts; ++e) sum += d1[e] * cost[t * num_experts + e];
-      d0[t] = 1.0f / static_cast<float>(num_tokens) / (sum + kLeast);
+      d0[t] = 1.0f / static_cast<float>(num_tokens) / (sum + kBalanceLeast);
       for (size_t e = 0; e < num_experts; ++e) sums[e] += d0[t] * cost[t * num_experts + e];
     }
     error = 0;
     for (size_t e = 0; e < num_experts; ++e) {
-      const float next = 1.0f / static_cast<float>(num_experts) / (sums[e] + kLeast);
+      const float next = 1.0f / static_cast<float>(num_experts) / (sums[e] + kBalanceLeast);
       error += std::abs(d1[e] - next);
       d1[e] = next;
     }
@@ -192,22 +191,23 @@ void choose_balanced_experts(TensorView ids, ConstView logits, Stream) {
   }
 }
 
-void balancing_quantiles(TensorView quantiles, ConstView logits, ConstView bias, int64_t topk,
-                         Stream) {
+void balancing_quantiles(TensorView quantiles, TensorView a, ConstView logits, ConstView bias,
+                         int64_t topk, Stream) {
   const RouterRows rows(logits);
   const auto num_experts = static_cast<size_t>(rows.width);
-  // [E, T]: logits[t] less the token's (k + 1)-th largest biased one.
-  std::vector<std::vector<float>> columns(num_experts);
-  std::vector<float> biased(num_experts);
+  std::vector<float> values(num_experts);
   for (int64_t t = 0; t < rows.count; ++t) {
-    for (size_t e = 0; e < num_experts; ++e) biased[e] = rows[t][e] - bias.as<float>()[e];
-    std::ranges::nth_element(biased, biased.begin() + topk, std::greater<>());
-    const float at = biased[static_cast<size_t>(topk)];
-    for (size_t e = 0; e < num_experts; ++e) columns[e].push_back(rows[t][e] - at);
+    for (size_t e = 0; e < num_experts; ++e) values[e] = rows[t][e] - bias.as<float>()[e];
+    std::ranges::nth_element(values, values.begin() + topk, std::greater<>());
+    a.as<float>()[t] = values[static_cast<size_t>(topk)];
   }
+  values.resize(static_cast<size_t>(rows.count));
   for (size_t e = 0; e < num_experts; ++e) {
-    const auto nth = columns[e].begin() + rows.count * topk / rows.width;
-    std::ranges::nth_element(columns[e], nth, std::greater<>());
+    for (int64_t t = 0; t < rows.count; ++t) {
+      values[static_cast<size_t>(t)] = rows[t][e] - a.as<float>()[t];
+    }
+    const auto nth = values.begin() + rows.count * topk / rows.width;
+    std::ranges::nth_element(values, nth, std::greater<>());
     quantiles.as<float>()[e] = *nth;
   }
 }

@@ -1,5 +1,6 @@
 #include "megatron/kernels/router.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,106 @@ TEST_F(RouterCudaTest, SumsAndCounts) {
           [](std::vector<Tensor>& t, Stream stream) {
             kernels::squared_log_sums_backward(t[0].view(), t[1].view(), t[2].view(), 0.5f, stream);
           });
+    }
+  }
+}
+
+struct TokensOfExperts {
+  int64_t tokens, experts, k;
+};
+const std::vector<TokensOfExperts> kTokensOfExperts = {{1, 2, 1},     {7, 5, 2},      {130, 33, 1},
+                                                       {1025, 64, 6}, {1000, 130, 8}, {3000, 16, 2},
+                                                       {70, 300, 32}};
+
+std::string text_of(const TokensOfExperts& c) {
+  return std::to_string(c.tokens) + " tokens, " + std::to_string(c.k) + " of " +
+         std::to_string(c.experts) + " experts";
+}
+// Random values of a few steps, so that many are equal.
+Tensor few_values(const Shape& shape, uint64_t seed) {
+  Tensor x = random_normal(shape, {.seed = seed});
+  for (float& value : x.span<float>()) value = std::round(2 * value) / 2;
+  return x;
+}
+// Logits that prefer the first experts.
+Tensor skewed_logits(const TokensOfExperts& c) {
+  Tensor x = random_normal({c.tokens, c.experts}, {.seed = 1});
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    if (i % c.experts < 2) x.span<float>()[static_cast<size_t>(i)] += 3;
+  }
+  return x;
+}
+
+TEST_F(RouterCudaTest, DropsTheSameTokens) {
+  for (const TokensOfExperts& c : kTokensOfExperts) {
+    Tensor ids({c.tokens, c.k}, DType::kInt32, Stream{});
+    kernels::choose_experts(ids.view(), skewed_logits(c).view(), {}, {}, Stream{});
+    for (const Tensor& weights :
+         {random_normal(ids.shape(), {.seed = 3}), few_values(ids.shape(), 4),
+          zeros(ids.shape(), DType::kFloat32, Stream{})}) {
+      const int64_t even = c.tokens * c.k / c.experts;
+      for (const int64_t capacity : {int64_t{0}, int64_t{1}, even, 2 * even + 1, c.tokens}) {
+        for (const bool by_position : {false, true}) {
+          expect_twins({ids, weights},
+                       [&](std::vector<Tensor>& t, Stream stream) {
+                         kernels::drop_tokens(t[0].view(), t[1].view(), c.experts, capacity,
+                                              by_position, stream);
+                       },
+                       {.what = text_of(c) + ", capacity " + std::to_string(capacity)});
+        }
+      }
+    }
+  }
+}
+
+// Values that differ in any of a key's digits, of both signs.
+TEST_F(RouterCudaTest, DropsByEveryDigitOfTheWeights) {
+  constexpr int64_t kSlots = 2500;
+  Tensor weights = random_normal({kSlots, 1}, {.seed = 3});
+  for (int64_t i = 0; i < kSlots; ++i) {
+    float& x = weights.span<float>()[static_cast<size_t>(i)];
+    if (i % 3 == 0) x = i % 2 == 0 ? 0.0f : -0.0f;
+    if (i % 3 == 1) x = std::nextafter(1.0f, 2.0f * x);
+  }
+  const Tensor ids = zeros({kSlots, 1}, DType::kInt32, Stream{});
+  for (const int64_t capacity : {1, 40, 700, 1400, 1900, 2499}) {
+    expect_twins({ids, weights}, [&](std::vector<Tensor>& t, Stream stream) {
+      kernels::drop_tokens(t[0].view(), t[1].view(), 1, capacity, false, stream);
+    });
+  }
+}
+
+TEST_F(RouterCudaTest, TakesTheSameQuantiles) {
+  for (const TokensOfExperts& c : kTokensOfExperts) {
+    if (c.k >= c.experts) continue;
+    for (const Tensor& logits : {skewed_logits(c), few_values({c.tokens, c.experts}, 2),
+                                 zeros({c.tokens, c.experts}, DType::kFloat32, Stream{})}) {
+      expect_twins({random_normal({c.experts}, {.seed = 5}), random_normal({c.tokens}, {.seed = 6}),
+                    logits, few_values({c.experts}, 7)},
+                   [&](std::vector<Tensor>& t, Stream stream) {
+                     kernels::balancing_quantiles(t[0].view(), t[1].view(), t[2].view(),
+                                                  t[3].view(), c.k, stream);
+                   },
+                   {.tolerance = Tolerance{}, .what = text_of(c)});
+    }
+  }
+}
+
+// By a cluster of blocks, and by one block where there are no clusters.
+TEST_F(RouterCudaTest, ChoosesTheSameBalancedExperts) {
+  for (const TokensOfExperts& c : kTokensOfExperts) {
+    for (const Tensor& logits :
+         {skewed_logits(c), zeros({c.tokens, c.experts}, DType::kFloat32, Stream{})}) {
+      const auto expect_same = [&](const std::string& gpu) {
+        expect_twins({Tensor({c.tokens, c.k}, DType::kInt32, Stream{}), logits},
+                     [](std::vector<Tensor>& t, Stream stream) {
+                       kernels::choose_balanced_experts(t[0].view(), t[1].view(), stream);
+                     },
+                     {.what = text_of(c) + gpu});
+      };
+      expect_same("");
+      const AsOnAnotherGpu without_clusters("8.0");
+      expect_same(", without clusters");
     }
   }
 }
