@@ -15,6 +15,10 @@ std::string_view name_of(LoadFormat format);
 // --save-format: the system that can read the checkpoints of --save.
 enum class SaveFormat { kNative, kMegatron, kMegatronCore, kTorchDist, kHuggingFace };
 
+// --non-persistent-ckpt-type. kLocal: a checkpoint in the memory or on the disk of each host
+// (local_checkpoints.h).
+enum class NonPersistentType { kNone, kGlobal, kLocal, kInMemory };
+
 // Sources and destinations of checkpoints. Names are Megatron's flag names.
 struct CheckpointConfig {
   std::string save;                  // directory; empty: no saving
@@ -24,6 +28,13 @@ struct CheckpointConfig {
   bool no_save_optim = false;
   bool no_save_rng = false;
   bool async_save = false;  // write files while training continues
+
+  int64_t non_persistent_save_interval = 0;  // in iterations; 0: none
+  NonPersistentType non_persistent_ckpt_type = NonPersistentType::kNone;
+  std::string non_persistent_local_ckpt_dir;  // empty: memory that `megatron launch` keeps
+  bool replication = false;                   // copies on other hosts, too
+  int64_t replication_jump = 0;    // between ranks that have the same copies; 0: the host's ranks
+  int64_t replication_factor = 2;  // ranks that have the same copies
 
   bool overwrite_checkpoints = false;  // own flag: save beside other runs' checkpoints
 

@@ -37,6 +37,12 @@ void FlightRecorder::finish(State state) {
   Entry& entry = ring_[static_cast<size_t>((num_calls_ - 1) % kCapacity)];
   entry.state = state;
   entry.end = Clock::now();
+  if (state == State::kDone) time_in_calls_ += entry.end - entry.begin;
+}
+
+FlightRecorder::Clock::duration FlightRecorder::time_in_calls() const {
+  const std::lock_guard lock(mutex_);
+  return time_in_calls_;
 }
 
 std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {

@@ -36,6 +36,8 @@ class FlightRecorder {
   std::vector<Entry> entries() const;
   // When the call that is under way began; nothing if there is none.
   std::optional<Clock::time_point> under_way_since() const;
+  // Time in calls that were done when they returned: not those queued on a stream.
+  Clock::duration time_in_calls() const;
   // The last call: "all_gather(8 x float32) in group data, under way for 3.2 s".
   std::string last() const;
   // All calls, one a line.
@@ -44,6 +46,7 @@ class FlightRecorder {
  private:
   mutable std::mutex mutex_;
   int64_t num_calls_ = 0;
+  Clock::duration time_in_calls_{};
   std::array<Entry, kCapacity> ring_;
 };
 

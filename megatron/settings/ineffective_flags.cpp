@@ -339,6 +339,13 @@ class IneffectiveFlags {
     warn_if(args_.training.wandb_project.empty() &&
                 (given("wandb_exp_name") || given("wandb_save_dir")),
             "--wandb-exp-name and --wandb-save-dir have no effect without --wandb-project");
+    warn_if(args_.training.log_straggler && args_.training.disable_straggler_on_startup,
+            "--log-straggler has no effect with --disable-straggler-on-startup: it cannot be "
+            "switched on in a running job");
+    warn_if(!args_.training.log_straggler &&
+                (given("straggler_minmax_count") || given("disable_straggler_on_startup")),
+            "--straggler-minmax-count and --disable-straggler-on-startup have no effect without "
+            "--log-straggler");
     warn_if(given("train_step_args") && args_.training.train_step.empty(),
             "--train-step-args has no effect without --train-step");
   }

@@ -142,6 +142,8 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
   not_negative(static_cast<double>(c.eval_iters), "--eval-iters");
   not_negative(static_cast<double>(c.eval_interval), "--eval-interval");
   not_negative(static_cast<double>(c.num_threads), "--num-threads");
+  require(c.straggler_minmax_count >= 1,
+          fmt::format("--straggler-minmax-count {} must be at least 1", c.straggler_minmax_count));
   not_negative(static_cast<double>(c.check_weight_hash_across_dp_replicas_interval),
                "--check-weight-hash-across-dp-replicas-interval");
   require(c.log_interval > 0,

@@ -65,8 +65,11 @@ struct TrainingConfig {
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
   bool log_throughput = false;
-  bool log_progress = false;     // progress.txt beside the checkpoints
-  int64_t timing_log_level = 0;  // 0 to 2: timers of higher levels are off
+  bool log_straggler = false;                 // name the slowest ranks (StragglerLog)
+  bool disable_straggler_on_startup = false;  // and not even then
+  int64_t straggler_minmax_count = 1;         // ranks named at either end
+  bool log_progress = false;                  // progress.txt beside the checkpoints
+  int64_t timing_log_level = 0;               // 0 to 2: timers of higher levels are off
   TimingLogOption timing_log_option = TimingLogOption::kMinMax;
   bool barrier_with_level_1_timing = true;
   std::string tensorboard_dir;

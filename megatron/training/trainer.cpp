@@ -58,6 +58,9 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
       !state.stream.is_cpu() && config_.cuda_graph && !why_no_graph(run_));
   if (config_.curriculum.is_on()) curriculum_.emplace(config_.curriculum);
   if (records) graph_.emplace(task, state.random, state.stream);
+  if (config_.log_straggler && !config_.disable_straggler_on_startup) {
+    stragglers_.emplace(state.parallel, state.stream, config_.straggler_minmax_count);
+  }
   if (config_.calculate_per_token_loss && !task.weighs_tokens()) {
     throw ConfigError(
         fmt::format("--calculate-per-token-loss: this task of {} has no tokens that its loss "
@@ -119,6 +122,7 @@ bool Trainer::iterate() {
     train_step();
     profile_.after_iteration(state_.progress.iteration);
     log_finished();
+    report_stragglers();
     if (notice_) notice_->finished(state_.progress.iteration);
     if (has_recorded_microbatch() && !was_recorded) {
       log_.line("microbatches are replayed as one CUDA graph from here on");
@@ -139,6 +143,7 @@ bool Trainer::iterate() {
 void Trainer::end() {
   if (!config_.skip_train) {
     settle();
+    report_stragglers();
     notice_.reset();
     profile_.finish();
     log_.pause();
@@ -177,6 +182,7 @@ void Trainer::train_step() {
   }
   result.tokens = result.global_batch_size * task_.tokens_per_sample();
   result.floating_point_operations = task_.flops(result.global_batch_size);
+  if (stragglers_) stragglers_->count_iteration(result.floating_point_operations);
 
   next.is_trained = std::find(config_.iterations_to_skip.begin(), config_.iterations_to_skip.end(),
                               progress.iteration + 1) == config_.iterations_to_skip.end();
@@ -257,11 +263,17 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
                             .stages = parallel.pipeline.size(),
                             .chunks = static_cast<int64_t>(state_.chunks.size()),
                             .microbatches = num_microbatches};
+  StragglerLog* const stragglers = seed.defined() && stragglers_ ? &*stragglers_ : nullptr;
+  const auto read = [&](const PipelineStep& step) {
+    const StragglerLog::Scope scope(stragglers, StragglerLog::Work::kRead);
+    return task_.get_batch(split, step.chunk).to(state_.stream);
+  };
   const auto run_forward = [&](const PipelineStep& step, const Activations& activations) {
     const TimerScope timer(log_.timers(), "forward-compute", 2);
     const PoolScope scope(graph_ ? &graph_->pool() : nullptr);
     state_.random.set_first_sample(first_sequence_of(step.microbatch));
-    const Microbatch batch = task_.get_batch(split, step.chunk).to(state_.stream);
+    const Microbatch batch = read(step);
+    const StragglerLog::Scope computing(stragglers, StragglerLog::Work::kCompute);
     return task_.forward_step(split, step.chunk, batch, activations);
   };
   LossSums losses;
@@ -276,6 +288,7 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   if (seed.defined()) {
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       const TimerScope timer(log_.timers(), "backward-compute", 2);
+      const StragglerLog::Scope computing(stragglers, StragglerLog::Work::kCompute);
       run_backward(output, gradients, seed);
       ++num_done;
       if (notice_) notice_->advanced(static_cast<double>(num_done) / num_parts);
@@ -288,9 +301,14 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
 
 LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& seed) {
   LossSums losses;
+  StragglerLog* const stragglers = stragglers_ ? &*stragglers_ : nullptr;
   for (int64_t i = 0; i < num_microbatches; ++i) {
     if (i + 1 == num_microbatches) state_.gradients.begin(1);
-    const Microbatch batch = task_.get_batch(Split::kTrain, 0);
+    const Microbatch batch = [&] {
+      const StragglerLog::Scope scope(stragglers, StragglerLog::Work::kRead);
+      return task_.get_batch(Split::kTrain, 0);
+    }();
+    const StragglerLog::Scope computing(stragglers, StragglerLog::Work::kCompute);
     losses.add(
         graph_->run(batch, first_sequence_of(i), seed,
                     state_.gradients.is_quiet(i, num_microbatches) && state_.fp8.is_settled()));
@@ -372,6 +390,15 @@ void Trainer::log_finished() {
   if (!finished_) return;
   logged_ = take_finished();
   log_.iteration(logged_->progress, logged_->result);
+}
+
+void Trainer::report_stragglers() {
+  if (!stragglers_ || !logged_ || logged_->progress.iteration == stragglers_reported_) return;
+  if (!is_due(config_.log_interval, logged_->progress.iteration)) return;
+  stragglers_reported_ = logged_->progress.iteration;
+  const StragglerLog::Report report = stragglers_->report();
+  for (const std::string& line : report.lines) log_.line(line);
+  if (!report.warning.empty()) warn(report.warning);
 }
 
 const std::optional<FinishedIteration>& Trainer::settle() {

@@ -16,6 +16,7 @@
 #include "megatron/training/run_saver.h"
 #include "megatron/training/signals.h"
 #include "megatron/training/slow_notice.h"
+#include "megatron/training/straggler_log.h"
 #include "megatron/training/train_task.h"
 #include "megatron/training/training_log.h"
 #include "megatron/training/training_state.h"
@@ -111,6 +112,8 @@ class Trainer {
   // Lower bound of an iteration's seconds on the CPU, from its operations; 0 on a GPU.
   double least_seconds() const;
   void log_finished();
+  // --log-straggler, after the lines of an iteration. Every rank calls it.
+  void report_stragglers();
   void prepare_evaluation();
   NamedValues evaluated_batch(Split split);
   // Mean losses over eval_iters global batches; none if the time limit ended it.
@@ -143,10 +146,12 @@ class Trainer {
   std::optional<ProgressFile> progress_file_;  // --log-progress
   std::optional<MicrobatchGraph> graph_;       // --cuda-graph
   std::optional<Curriculum> curriculum_;
-  std::optional<SlowNotice> notice_;  // while training, on the rank that writes the log
-  int64_t last_saved_ = -1;           // iteration
-  int64_t last_evaluated_ = -1;       // iteration
-  std::optional<Progress> saving_;    // the state in a save under way
+  std::optional<StragglerLog> stragglers_;  // --log-straggler
+  int64_t stragglers_reported_ = 0;         // iteration
+  std::optional<SlowNotice> notice_;        // while training, on the rank that writes the log
+  int64_t last_saved_ = -1;                 // iteration
+  int64_t last_evaluated_ = -1;             // iteration
+  std::optional<Progress> saving_;          // the state in a save under way
 
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;

@@ -100,6 +100,7 @@ std::string comparable_log(const std::string& text) {
   static const std::pair<std::regex, const char*> kChanging[] = {
       {std::regex("elapsed time per iteration \\(ms\\): [^|]*|datetime: .*|[0-9.]+ seconds"), "T"},
       {std::regex("\\([0-9.]+, [0-9.]+\\)|\\(seconds\\): .*| rank +[0-9]+: [0-9.]+"), "T"},
+      {std::regex("\\[[-0-9]+ [:0-9]+\\] \\| MnRtt.*|Etpt\\(TF\\):.*"), "T"},
       {std::regex("throughput per GPU[^|]*|memory \\(MB\\) .*"), "T"},
   };
   std::vector<std::string> kept;

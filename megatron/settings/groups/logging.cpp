@@ -19,6 +19,20 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--log-num-zeros-in-grad", c.log_num_zeros_in_grad,
                    "Log the number of gradients that are exactly 0.");
   flags.add_switch("--log-throughput", c.log_throughput, "Log TFLOP/s per device.");
+  flags
+      .add_switch("--log-straggler", c.log_straggler,
+                  "Log the times of the slowest and of the fastest rank, without their waits.")
+      .is_listed = false;
+  flags
+      .add_switch("--disable-straggler-on-startup", c.disable_straggler_on_startup,
+                  "Begin without --log-straggler; here it cannot be switched on later.")
+      .is_listed = false;
+  flags
+      .add("--straggler-minmax-count", c.straggler_minmax_count,
+           "Number of slowest and of fastest ranks that --log-straggler names.")
+      .is_listed = false;
+  flags.add_later_entry("--straggler-ctrlr-port", T::kInt, other, int64_t{65535},
+                        "Port that switches --log-straggler.");
   flags.add_switch("--log-progress", c.log_progress, "Keep progress.txt beside the checkpoints.");
   flags.add_optional("--metrics-jsonl", c.metrics_jsonl,
                      "Append one JSON object per log line to this file.");
@@ -74,7 +88,6 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--log-memory-interval", T::kInt, other, none,
                         "Iterations between memory logs.");
   flags.add_later_entry("--log-energy", T::kSwitch, other, false, "Log energy.");
-  flags.add_later_entry("--log-straggler", T::kSwitch, other, false, "Report slow ranks.");
   flags.add_later_entry("--use-pytorch-profiler", T::kSwitch, other, false, "PyTorch's profiler.");
   flags.add_later_entry("--record-memory-history", T::kSwitch, other, false,
                         "PyTorch's memory history.");
