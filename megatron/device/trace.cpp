@@ -51,6 +51,7 @@ constexpr NamedKind kKinds[] = {
     {"forward_step", WorkKind::kHost},
     {"backward_step", WorkKind::kHost},
     {"linear", WorkKind::kGemm},
+    {"grouped_matmul", WorkKind::kGemm},
     {"column_parallel_linear", WorkKind::kGemm},
     {"row_parallel_linear", WorkKind::kGemm},
     {"gelu_mlp", WorkKind::kGemm},

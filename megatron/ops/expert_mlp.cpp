@@ -99,6 +99,7 @@ void for_experts(const ExpertRows& rows, const F& f) {
 // y_e = x_e w_e^T, or x_e w_e.
 void multiply_experts(Tensor& y, const Tensor& x, const Tensor& w, Transpose transpose,
                       const ExpertRows& rows) {
+  const TraceRange range("grouped_matmul", y.stream());
   kernels::grouped_matmul(y.view(), x.view(), w.view(), transpose, rows.offsets.view(), y.stream());
 }
 
@@ -107,6 +108,7 @@ void add_expert_products(ParameterGradient& dw, const Tensor& dy, const Tensor& 
                          const ExpertRows& rows) {
   TensorView all = dw.view();
   if (all.is_null()) return;
+  const TraceRange range("grouped_matmul", x.stream());
   all.shape = {all.size(0), dy.size(1), x.size(1)};  // biases are matrices of one row
   kernels::grouped_matmul_gradient(all, dy.view(), x.view(), rows.offsets.view(), dw.beta(),
                                    x.stream());
@@ -181,8 +183,9 @@ struct SavedAdapter {
   }
 };
 
-// What the backward pass needs.
-struct ExpertMlpSaved {
+}  // namespace
+
+struct ExpertPass::Saved {
   ExpertMlpOptions options;
   ExpertRows rows;
   Tensor x, weights, wide;
@@ -263,8 +266,8 @@ struct ExpertMlpSaved {
     return dbias.result();
   }
 
-  // The gradients of x, weights, fc1, fc1_bias, fc2, fc2_bias, and a and b of either adapter.
-  Grads backward(const Tensor& dy, const Wants& wants) const {
+  // All gradients but that of fc1, and that of fc1's output.
+  Grads backward(const Tensor& dy, const Wants& wants, Tensor& dwide) const {
     const Stream stream = x.stream();
     Grads grads(10);
     Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream);
@@ -291,7 +294,7 @@ struct ExpertMlpSaved {
       grads[4] = dfc2.result();
     }
 
-    Tensor dwide = empty_like(wide);
+    dwide = empty_like(wide);
     {
       ParameterGradient dbias(fc1_bias_sink, fc1_bias.shape(), fc1_bias.dtype(), stream, wants[3]);
       const auto differentiate = [&](Tensor dx, const Tensor& d, const Tensor& input,
@@ -315,10 +318,6 @@ struct ExpertMlpSaved {
       }
       grads[3] = dbias.result();
     }
-    ParameterGradient dfc1(fc1_sink, fc1.shape(), fc1.dtype(), stream, wants[2]);
-    if (wants[2]) add_expert_products(dfc1, dwide, inputs(), rows);
-    grads[2] = dfc1.result();
-
     Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
     multiply_experts(dinputs, dwide, fc1, Transpose::kNo, rows);
     if (fc1_adapter.a.defined()) {
@@ -334,42 +333,78 @@ struct ExpertMlpSaved {
     grads[1] = dweights;
     return grads;
   }
+
+  Tensor fc1_gradient(const Tensor& dwide) const {
+    ParameterGradient dfc1(fc1_sink, fc1.shape(), fc1.dtype(), x.stream(), true);
+    add_expert_products(dfc1, dwide, inputs(), rows);
+    return dfc1.result();
+  }
 };
 
-}  // namespace
-
-Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
-                    const ExpertMatrices& matrices, const ExpertMlpOptions& options) {
-  const TraceRange range("expert_mlp", x.stream());
+ExpertPass::ExpertPass(const Tensor& ids, const ExpertMatrices& matrices,
+                       const ExpertMlpOptions& options) {
   const auto& [fc1, fc1_bias, fc2, fc2_bias, fc1_adapter, fc2_adapter] = matrices;
   const int64_t experts = fc1.size(0);
   const int64_t widths = is_gated(options.activation) ? 2 : 1;
-  expect_shape(fc1.shape(), {experts, widths * fc2.size(2), x.size(1)}, "expert_mlp: fc1");
-  expect_shape(fc2.shape(), {experts, x.size(1), fc2.size(2)}, "expert_mlp: fc2");
-  expect_shape(ids.shape(), weights.shape(), "expert_mlp: ids");
-  expect_shape(ids.shape(), {x.size(0), ids.size(1)}, "expert_mlp: ids");
-  ExpertMlpSaved saved{
-      .options = options,
-      .rows = rows_of(ids, experts, fc1_bias.defined() || fc2_bias.defined(), options),
-      .x = x.data(),
-      .weights = weights.data(),
-      .wide = {},
-      .fc1 = fc1.data(),
-      .fc1_bias = data_of(fc1_bias),
-      .fc2 = fc2.data(),
-      .fc2_bias = data_of(fc2_bias),
-      .fc1_sink = fc1.grad_sink(),
-      .fc1_bias_sink = sink_of(fc1_bias),
-      .fc2_sink = fc2.grad_sink(),
-      .fc2_bias_sink = sink_of(fc2_bias),
-      .fc1_adapter = SavedAdapter(fc1_adapter),
-      .fc2_adapter = SavedAdapter(fc2_adapter)};
-  const Tensor y = saved.forward();
-  return record("expert_mlp", y,
-                {x, weights, fc1, fc1_bias, fc2, fc2_bias, fc1_adapter.a, fc1_adapter.b,
-                 fc2_adapter.a, fc2_adapter.b},
-                [saved = std::move(saved)](const Tensor& dy, const Wants& wants) {
-                  return saved.backward(dy, wants);
+  expect_shape(fc1.shape(), {experts, widths * fc2.size(2), fc1.size(2)}, "expert_mlp: fc1");
+  expect_shape(fc2.shape(), {experts, fc1.size(2), fc2.size(2)}, "expert_mlp: fc2");
+  saved_ = std::make_shared<Saved>(
+      Saved{.options = options,
+            .rows = rows_of(ids, experts, fc1_bias.defined() || fc2_bias.defined(), options),
+            .x = {},
+            .weights = {},
+            .wide = {},
+            .fc1 = fc1.data(),
+            .fc1_bias = data_of(fc1_bias),
+            .fc2 = fc2.data(),
+            .fc2_bias = data_of(fc2_bias),
+            .fc1_sink = fc1.grad_sink(),
+            .fc1_bias_sink = sink_of(fc1_bias),
+            .fc2_sink = fc2.grad_sink(),
+            .fc2_bias_sink = sink_of(fc2_bias),
+            .fc1_adapter = SavedAdapter(fc1_adapter),
+            .fc2_adapter = SavedAdapter(fc2_adapter)});
+}
+
+Tensor ExpertPass::forward(const Tensor& x, const Tensor& weights) {
+  const TraceRange range("expert_mlp", x.stream());
+  expect_shape(x.shape(), {saved_->rows.rows.size(0), saved_->fc1.size(2)}, "expert_mlp: x");
+  expect_shape(weights.shape(), saved_->rows.rows.shape(), "expert_mlp: weights");
+  saved_->x = x;
+  saved_->weights = weights;
+  return saved_->forward();
+}
+
+Grads ExpertPass::backward(const Tensor& dy, const Wants& wants, Tensor& dwide) const {
+  return saved_->backward(dy, wants, dwide);
+}
+
+Tensor ExpertPass::fc1_gradient(const Tensor& dwide) const { return saved_->fc1_gradient(dwide); }
+
+std::vector<Variable> expert_inputs(const Variable& x, const Variable& weights,
+                                    const ExpertMatrices& matrices) {
+  return {x,
+          weights,
+          matrices.fc1,
+          matrices.fc1_bias,
+          matrices.fc2,
+          matrices.fc2_bias,
+          matrices.fc1_adapter.a,
+          matrices.fc1_adapter.b,
+          matrices.fc2_adapter.a,
+          matrices.fc2_adapter.b};
+}
+
+Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
+                    const ExpertMatrices& matrices, const ExpertMlpOptions& options) {
+  ExpertPass pass(ids, matrices, options);
+  const Tensor y = pass.forward(x.data(), weights.data());
+  return record("expert_mlp", y, expert_inputs(x, weights, matrices),
+                [pass](const Tensor& dy, const Wants& wants) {
+                  Tensor dwide;
+                  Grads grads = pass.backward(dy, wants, dwide);
+                  if (wants[2]) grads[2] = pass.fc1_gradient(dwide);
+                  return grads;
                 });
 }
 

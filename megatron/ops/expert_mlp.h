@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "megatron/autograd/variable.h"
 #include "megatron/kernels/activation.h"
@@ -48,6 +50,29 @@ struct ExpertMlpOptions {
 // Saves x and the outputs of fc1. An expert without tokens has gradients of zero.
 Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
                     const ExpertMatrices& matrices, const ExpertMlpOptions& options);
+
+// The inputs of expert_mlp that have gradients, in the order of ExpertPass::backward().
+std::vector<Variable> expert_inputs(const Variable& x, const Variable& weights,
+                                    const ExpertMatrices& matrices);
+
+// The same on tensors, in steps, for an op that moves tokens between ranks beside them. A copy
+// shares what is saved.
+class ExpertPass {
+ public:
+  // Orders the tokens by expert. The host waits for the counts where `matrices` has some of the
+  // experts only, or biases.
+  ExpertPass(const Tensor& ids, const ExpertMatrices& matrices, const ExpertMlpOptions& options);
+
+  Tensor forward(const Tensor& x, const Tensor& weights);
+  // The gradients of expert_inputs() but that of fc1, for which fc1_gradient() needs dwide. That
+  // of x is complete first, so that it can travel in the meantime.
+  Grads backward(const Tensor& dy, const Wants& wants, Tensor& dwide) const;
+  Tensor fc1_gradient(const Tensor& dwide) const;
+
+ private:
+  struct Saved;
+  std::shared_ptr<Saved> saved_;
+};
 
 // y[t] = weights[t] x[t].   x [T, h]   weights [T, 1] fp32
 Variable weighed_rows(const Variable& x, const Variable& weights);

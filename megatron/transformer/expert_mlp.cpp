@@ -6,6 +6,7 @@
 
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/parallel/expert_ranks.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/lora.h"
@@ -106,7 +107,6 @@ Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream str
   matrices_.fc2_adapter = adapter("linear_fc2", inner, hidden, 2, 1);
 }
 
-// Every rank of the two groups gets the tokens of all, and adds what its experts make of them.
 Variable Experts::forward(const Variable& x, const RoutedTokens& routed) const {
   if (has_equal_tokens_) {
     const auto on_all = [&](const Variable& own) {
@@ -116,14 +116,8 @@ Variable Experts::forward(const Variable& x, const RoutedTokens& routed) const {
         expert_mlp(on_all(x), routed.ids, on_all(routed.weights), matrices_, options_);
     return reduce_from_tensor_region(reduce_from_tensor_region(sums, shares_), experts_);
   }
-  const auto gathered = [&](const Variable& own) {
-    return gather_from_sequence_region(gather_from_sequence_region(own, experts_), shares_);
-  };
-  const Tensor ids =
-      gathered_sequence(gathered_sequence(routed.ids, experts_.group), shares_.group);
-  const Variable sums = expert_mlp(gathered(x), ids, gathered(routed.weights), matrices_, options_);
-  return reduce_scatter_to_sequence_region(reduce_scatter_to_sequence_region(sums, shares_),
-                                           experts_);
+  return experts_of_ranks(x, routed.ids, routed.weights, matrices_, options_, experts_.group,
+                          shares_.group);
 }
 
 ExpertMlp::ExpertMlp(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
