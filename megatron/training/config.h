@@ -95,6 +95,9 @@ struct TrainingConfig {
   std::string mlflow_experiment;
   std::string mlflow_run_name;
   std::string mlflow_tracking_uri;  // empty: MLFLOW_TRACKING_URI
+  // The page of `megatron report` of the run so far, served during training (Dashboard).
+  std::string dashboard_host = "127.0.0.1";
+  int64_t dashboard_port = 0;  // 0: none
   bool check_for_nan_in_loss_and_grad = true;
   // Interval, in iterations, at which ranks compare their copies; a save always compares.
   int64_t check_weight_hash_across_dp_replicas_interval = 0;
