@@ -61,6 +61,27 @@ function(mg_library name)
   endforeach()
 endfunction()
 
+# Makes the header megatron/<folder>/<stem>_text.h with the text of megatron/<folder>/<stem>.<ending> as `constant`. A mark
+# {{report/page.css}} in it becomes the text of that file of megatron/, {{version}} the version of the project.
+function(mg_text folder file constant)
+  set(root ${PROJECT_SOURCE_DIR}/megatron)
+  file(READ ${root}/${folder}/${file} text)
+  string(REGEX MATCHALL "{{[a-z_/]+\\.(css|js)}}" marks "${text}")
+  set(parts ${folder}/${file})
+  foreach(mark IN LISTS marks)
+    string(REGEX REPLACE "[{}]" "" part "${mark}")
+    list(APPEND parts ${part})
+    file(READ ${root}/${part} own)
+    string(STRIP "${own}" own)
+    string(REPLACE "${mark}" "${own}" text "${text}")
+  endforeach()
+  string(REPLACE "{{version}}" "${PROJECT_VERSION}" text "${text}")
+  list(TRANSFORM parts PREPEND ${root}/)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${parts})
+  get_filename_component(stem ${file} NAME_WE)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/text.h.in ${MG_GENERATED_DIR}/megatron/${folder}/${stem}_text.h @ONLY)
+endfunction()
+
 # mg_test(ops DEPS ops LABELS unit SOURCES a_test.cpp b_test.cpp)
 # One program per folder of tests, one ctest entry per program. A source that needs parts of the
 # program names them: MG_LZMA:xz_test.cpp, MG_SNAPPY:MG_ZSTD:parquet_file_test.cpp. Without a part it

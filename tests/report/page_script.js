@@ -1,10 +1,10 @@
-// node page_script.js page.js: checks the functions of the page's script that need no document.
+// node page_script.js FOLDER: checks the functions of the page's script that need no document.
 "use strict";
 const assert = require("node:assert");
 const {readFileSync} = require("node:fs");
 const names = ["summed", "interpolated", "nearest", "smoothed", "ticks", "logTicks", "short", "duration", "bytes",
   "rank", "chartNames", "unpack"];
-const script = readFileSync(process.argv[2], "utf8");
+const script = ["numbers.js", "page.js"].map(file => readFileSync(`${process.argv[2]}/${file}`, "utf8")).join("\n");
 const page = new Function(`${script}\nreturn {${names.join(", ")}};`)();
 
 assert.deepStrictEqual(page.summed([10, 10, 20]), [10, 20, 40]);

@@ -102,8 +102,8 @@ TEST(ReportPageTest, ShowsThePipelineAndMemoryAndResults) {
 TEST(ReportPageTest, TheScriptComputesWhatItShows) {
   if (std::system("node --version >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "needs the program node: not run";
-  const std::string command = "node " + source_path("tests/report/page_script.js") + " " +
-                              source_path("megatron/report/page.js");
+  const std::string command =
+      "node " + source_path("tests/report/page_script.js") + " " + source_path("megatron/report");
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
