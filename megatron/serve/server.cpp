@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 
+#include <algorithm>
 #include <future>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -11,11 +13,14 @@
 #include "megatron/core/json.h"
 #include "megatron/core/log.h"
 #include "megatron/core/printable.h"
+#include "megatron/serve/docs_text.h"
 #include "megatron/serve/megatron_api.h"
 #include "megatron/serve/openai_answer.h"
-#include "megatron/serve/page.h"
+#include "megatron/serve/openapi_text.h"
+#include "megatron/serve/page_text.h"
 #include "megatron/serve/request_body.h"
 #include "megatron/serve/text_values.h"
+#include "megatron/serve/web_page.h"
 
 namespace megatron::serve {
 namespace {
@@ -156,7 +161,7 @@ struct Server::Routes {
     add_openai();
     add_tokenizer();
     add_monitoring();
-    add_page();
+    add_pages();
   }
 
   static bool has_body(const httplib::Request& request) {
@@ -198,8 +203,8 @@ struct Server::Routes {
       if (problem) set_error(response, ApiError(403, *problem, "", "not_allowed"));
       return !problem;
     }
-    const bool is_open = request.path == "/" || request.path == "/index.html";
-    if (is_open ||
+    constexpr std::string_view kPublic[] = {"/", "/index.html", "/docs", "/openapi.json"};
+    if (std::ranges::find(kPublic, request.path) != std::end(kPublic) ||
         are_equal(request.get_header_value("Authorization"), "Bearer " + options.api_key)) {
       return true;
     }
@@ -226,8 +231,23 @@ struct Server::Routes {
     }
   }
 
+  // Adds a route, which openapi.json must describe.
+  using Handler = httplib::Server::Handler;
+  void get(const std::string& path, const Handler& handler) {
+    paths.push_back("GET " + path);
+    http.Get(path, handler);
+  }
+  void post(const std::string& path, const Handler& handler) {
+    paths.push_back("POST " + path);
+    http.Post(path, handler);
+  }
+  void put(const std::string& path, const Handler& handler) {
+    paths.push_back("PUT " + path);
+    http.Put(path, handler);
+  }
+
   void add_api() {
-    http.Put("/api", [this](const httplib::Request& request, httplib::Response& response) {
+    put("/api", [this](const httplib::Request& request, httplib::Response& response) {
       const Answer answer =
           megatron_api(model, request.body, request.get_header_value("Content-Type"));
       log(request);
@@ -262,7 +282,7 @@ struct Server::Routes {
   }
 
   void add_openai() {
-    http.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
+    get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       const Json one = {{"id", model.name},
                         {"object", "model"},
                         {"created", 0},
@@ -276,8 +296,8 @@ struct Server::Routes {
         answer_completion(request, response, is_chat);
       };
       const std::string path = is_chat ? "/chat/completions" : "/completions";
-      http.Post(path, handler);
-      http.Post("/v1" + path, handler);
+      post(path, handler);
+      post("/v1" + path, handler);
     }
     add_values("/embeddings", embedding_request_of, embedding_answer);
     add_values("/score", score_request_of, score_answer);
@@ -296,8 +316,8 @@ struct Server::Routes {
       HttpServer::give_memory_back();
       response.set_content(dumped(answer_of(model, wanted)), kJson);
     };
-    http.Post(path, handler);
-    http.Post("/v1" + path, handler);
+    post(path, handler);
+    post("/v1" + path, handler);
   }
 
   void answer_completion(const httplib::Request& request, httplib::Response& response,
@@ -321,7 +341,7 @@ struct Server::Routes {
   }
 
   void add_tokenizer() {
-    http.Post("/tokenize", [this](const httplib::Request& request, httplib::Response& response) {
+    post("/tokenize", [this](const httplib::Request& request, httplib::Response& response) {
       const auto turn = HttpServer::turn(request.body);
       const nlohmann::json body = object_of(request.body);
       const char* const name = body.contains("prompt") ? "prompt" : "content";
@@ -340,7 +360,7 @@ struct Server::Routes {
           dumped({{"count", ids.size()}, {"max_model_len", model.max_positions}, {"tokens", ids}}),
           kJson);
     });
-    http.Post("/detokenize", [this](const httplib::Request& request, httplib::Response& response) {
+    post("/detokenize", [this](const httplib::Request& request, httplib::Response& response) {
       const auto turn = HttpServer::turn(request.body);
       const nlohmann::json body = object_of(request.body);
       const auto tokens = body.find("tokens");
@@ -365,25 +385,31 @@ struct Server::Routes {
                                    {"ready", is_ready}}),
                            kJson);
     };
-    http.Get("/health", health);
-    http.Get("/v1/health", health);
-    http.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+    get("/health", health);
+    get("/v1/health", health);
+    get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
       response.set_content(model.service.metrics().text(model.service.state(), model.name),
                            "text/plain; version=0.0.4; charset=utf-8");
     });
   }
 
-  void add_page() {
-    const auto page = [](const httplib::Request&, httplib::Response& response) {
-      response.set_content(kPage, "text/html; charset=utf-8");
+  void add_pages() {
+    const auto add = [this](const char* path, const WebPage& page) {
+      get(path,
+          [page](const httplib::Request&, httplib::Response& response) { page.set(response); });
     };
-    http.Get("/", page);
-    http.Get("/index.html", page);
+    add("/", WebPage(kPageText));
+    add("/index.html", WebPage(kPageText));
+    add("/docs", WebPage(kDocsText));
+    get("/openapi.json", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content(kOpenApiText, kJson);
+    });
   }
 
   ServedModel& model;
   ServerOptions options;
   HttpServer http;
+  std::vector<std::string> paths;
   std::thread listener;
 };
 
@@ -393,6 +419,8 @@ Server::Server(ServedModel& model, const ServerOptions& options)
   routes_->listener = std::thread([this] { routes_->http.listen_after_bind(); });
   while (!routes_->http.is_running()) std::this_thread::yield();
 }
+
+const std::vector<std::string>& Server::routes() const { return routes_->paths; }
 
 Server::~Server() {
   routes_->http.end();

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "megatron/serve/http_server.h"
 #include "megatron/serve/served_model.h"
@@ -20,8 +21,8 @@ struct ServerOptions {
 };
 
 // The HTTP interfaces of a model: PUT /api as Megatron-LM, /v1/ as OpenAI, /tokenize, /detokenize,
-// /health, /metrics, and a web page at / (docs/serving.md). Serves from construction to
-// destruction; another thread runs the Service.
+// /health, /metrics, a web page at /, and at /docs and /openapi.json their description
+// (docs/serving.md). Serves from construction to destruction; another thread runs the Service.
 class Server {
  public:
   // Throws ConfigError if it cannot listen.
@@ -32,6 +33,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const { return port_; }
+  const std::vector<std::string>& routes() const;  // "GET /health"
 
  private:
   struct Routes;
