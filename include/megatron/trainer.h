@@ -35,13 +35,30 @@ struct StepResult {
 
 // Samples from the caller, in place of those of a dataset: this replica's rows of a global batch,
 // micro_batch_size for each of its microbatches.
+//
+//                  GPT        BERT            T5
+//   tokens         [rows, s + 1]  [rows, s]   [rows, se]  of a GPT with one more, the last label
+//   labels         [rows, s]  [rows, s]       [rows, sd]  negative: none; a GPT's may be left out:
+//                                                         the next tokens
+//   loss_mask      [rows, s]  [rows, s]       [rows, sd]  multiplies the weights of the tokens in
+//                                                         the loss; empty: ones
+//   token_types    -          [rows, s]       -           empty: zeros
+//   attention_mask -          [rows, s]       [rows, se]  0 hides a token; empty: none is hidden
+//   decoder_tokens -          -               [rows, sd]
+//   sentence_order -          [rows]          -           of the binary head: 1 if the parts are
+//                                                         exchanged
+//
+// A BERT with a classification head has labels [rows], the classes, or [rows, n], zeros and ones;
+// with one output it has values [rows] in their place.
 struct Batch {
-  // [rows, seq_length + 1]: the inputs, and one more, because labels are one step later.
   std::span<const int64_t> tokens;
-  // [rows, seq_length]: other labels than the next tokens; negative: none. Empty: the next tokens.
   std::span<const int64_t> labels = {};
-  // [rows, seq_length]: multiplies the weights of the tokens in the loss; empty: ones.
   std::span<const float> loss_mask = {};
+  std::span<const int64_t> token_types = {};
+  std::span<const int64_t> attention_mask = {};
+  std::span<const int64_t> decoder_tokens = {};
+  std::span<const int64_t> sentence_order = {};
+  std::span<const float> values = {};
 };
 
 // This rank's place in the layout of a run.
@@ -63,8 +80,11 @@ class Trainer {
   // each function alike. Throws ConfigError with all problems of the settings.
   explicit Trainer(const Settings& settings, const World& world = {});
   Trainer(const Settings& settings, const Task& task, const World& world = {});
-  // A model of another kind: the settings are those of `megatron pretrain-bert` or -t5.
+  // A model of another kind: the settings are those of `megatron pretrain-bert` or -t5. With
+  // mock_data batches are the caller's. A model_config with a classification head gives a BERT that
+  // head. Of a task a BERT uses adjust_parameter(), a T5 its loss, too.
   Trainer(ModelKind kind, const Settings& settings, const World& world = {});
+  Trainer(ModelKind kind, const Settings& settings, const Task& task, const World& world = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -74,8 +94,7 @@ class Trainer {
   // Runs one iteration and waits for it: no log lines, evaluation or saving. Throws Error if the
   // losses or gradients are not finite: then the model is as before.
   StepResult train_step();
-  // The same on samples of the caller. Throws ShapeError for a wrong number of tokens, Unsupported
-  // for a BERT or a T5.
+  // The same on samples of the caller. Throws ShapeError for an array of another size.
   StepResult train_step(const Batch& batch);
 
   // train() in steps: runs one iteration and waits for it, then logs, evaluates, saves and checks
@@ -106,7 +125,7 @@ class Trainer {
   Layout layout() const;
   // The rows of a Batch.
   int64_t rows() const;
-  int64_t seq_length() const;
+  int64_t seq_length() const;  // of an encoder and decoder that of the encoder
   // All settings, resolved, by their names in Megatron-LM.
   ArgMap resolved() const;
   // Over the ranks with the same weights: the mean of each value; the values of all, in rank order.
@@ -117,7 +136,6 @@ class Trainer {
 
  private:
   struct State;
-  Trainer(ModelKind kind, const Settings& settings, const Task& task, const World& world);
   std::unique_ptr<State> state_;
 };
 

@@ -3,8 +3,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
+#include "megatron/api/given_batch.h"
+#include "megatron/api/task_loss.h"
 #include "megatron/models/gpt/gpt_task.h"
 #include "megatron/task.h"
 #include "megatron/trainer.h"
@@ -12,19 +13,15 @@
 namespace megatron::api {
 
 // A GPT's task with the changes of a Task, and with batches of the caller.
-class ChangedGptTask final : public GptTask {
+class ChangedGptTask final : public GptTask, public TakesBatches {
  public:
   ChangedGptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                  const Task& changes)
       : GptTask(config, std::move(tokenizer)), changes_(changes) {}
   ~ChangedGptTask() override { close(); }
 
-  // From now on get_batch() reads these rows, which must outlive that. Throws ShapeError unless
-  // there are `rows`.
-  void take(const Batch& batch, int64_t rows);
-  // Ends that.
-  void release();
-
+  void take(const Batch& batch, int64_t rows) override;
+  void release() override;
   void adjust_parameter(OptimizedParameter& parameter) const override;
   Microbatch get_batch(Split split, int64_t chunk) override;
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
@@ -40,30 +37,12 @@ class ChangedGptTask final : public GptTask {
                         const TokenTargets& targets) const override;
 
  private:
-  // A microbatch's tokens and split, while it runs.
-  struct Running {
-    megatron::Tensor tokens;
-    Split split = Split::kTrain;
-  };
-
   const Task& changes_;
   std::unique_ptr<const SampleDataset> given_;
   std::span<const float> given_mask_;
   std::span<const int64_t> given_labels_;
-  std::vector<int64_t> next_row_;  // by chunk
-  Running running_;
-};
-
-// While it lives, a task reads a batch of the caller.
-class GivenBatch {
- public:
-  explicit GivenBatch(ChangedGptTask& task) : task_(task) {}
-  ~GivenBatch() { task_.release(); }
-  GivenBatch(const GivenBatch&) = delete;
-  GivenBatch& operator=(const GivenBatch&) = delete;
-
- private:
-  ChangedGptTask& task_;
+  NextRows next_rows_;
+  RunningMicrobatch running_;
 };
 
 }  // namespace megatron::api

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "megatron/api/changed_task.h"
+#include "megatron/api/given_texts.h"
 #include "megatron/api/handles.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -17,7 +18,6 @@
 #include "megatron/interchange/hf/config.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/make_task.h"
 #include "megatron/parallel/data_parallel.h"
 #include "megatron/run/prepared_run.h"
 #include "megatron/run/training_run.h"
@@ -28,8 +28,8 @@ namespace megatron::api {
 namespace {
 
 // As `megatron finetune --config_name`: the flags come first.
-void use_model_config(TrainingArgs& args, const std::string& path) {
-  ArgMap settings = settings_of(read_hf_config(path));
+void use_model_config(TrainingArgs& args, const HfModel& model, const std::string& path) {
+  ArgMap settings = settings_of(model);
   for (const char* name : {"tokenizer_type", "padded_vocab_size", "seq_length"}) {
     settings.erase(name);
   }
@@ -43,13 +43,18 @@ void use_model_config(TrainingArgs& args, const std::string& path) {
   }
 }
 
-PreparedRun prepared(ModelKind kind, const Settings& settings, const Task& task,
-                     const World& world) {
+std::optional<HfModel> model_of(const Settings& settings) {
+  if (settings.model_config().empty()) return std::nullopt;
+  return read_hf_config(settings.model_config());
+}
+
+PreparedRun prepared(ModelKind kind, const Settings& settings, const std::optional<HfModel>& model,
+                     const Task& task, const World& world) {
   const LogScope on_first(world.rank() == 0);
   const std::vector<std::string> words = settings.words();
   std::vector<std::string> problems;
   TrainingArgs args = parsed_flags(words, kind, problems);
-  if (!settings.model_config().empty()) use_model_config(args, settings.model_config());
+  if (model) use_model_config(args, *model, settings.model_config());
   {
     frontends::OverrideSettings overrides(args);
     for (const auto& [name, value] : settings.arguments()) overrides.set(name, value, "arguments");
@@ -95,18 +100,30 @@ void Task::adjust_parameter(std::string_view, std::span<const int64_t>, Paramete
 
 struct Trainer::State {
   State(ModelKind kind, const Settings& settings, const Task& changes, const World& the_world)
+      : State(kind, settings, model_of(settings), changes, the_world) {}
+  State(ModelKind kind, const Settings& settings, const std::optional<HfModel>& model,
+        const Task& changes, const World& the_world)
       : world(the_world),
-        begun(prepared(kind, settings, changes, world)),
-        task(make_task(begun, changes)),
+        begun(prepared(kind, settings, model, changes, world)),
+        task(make_task(begun, changes, model ? std::ssize(model->class_names) : 0)),
         run(begun, *task, world.group()) {
     run.load(begun.source);
   }
 
-  static std::unique_ptr<ModelTask> make_task(const PreparedRun& begun, const Task& changes) {
-    if (begun.args.transformer.is_decoder_only()) {
+  static std::unique_ptr<ModelTask> make_task(const PreparedRun& begun, const Task& changes,
+                                              int64_t num_classes) {
+    const TransformerConfig& model = begun.args.transformer;
+    if (model.is_decoder_only()) {
       return std::make_unique<ChangedGptTask>(begun.args, begun.tokenizer, changes);
     }
-    return make_pretraining_task(begun.args, begun.tokenizer);
+    if (model.is_encoder_decoder()) {
+      return std::make_unique<GivenT5Task>(begun.args, begun.tokenizer, changes);
+    }
+    BertHeads heads;
+    if (num_classes > 0) {
+      heads = {.classifier = "classification_head", .num_classes = num_classes};
+    }
+    return std::make_unique<GivenBertTask>(begun.args, begun.tokenizer, changes, heads);
   }
 
   // Lines are the last rank's from the first iteration on.
@@ -136,14 +153,8 @@ struct Trainer::State {
   }
 
   // Lets the task read the caller's rows.
-  ChangedGptTask& take(const Batch& batch) {
-    auto* const gpt = dynamic_cast<ChangedGptTask*>(task.get());
-    if (gpt == nullptr) {
-      throw Unsupported(fmt::format("batches of the caller are for a GPT, not for a {}",
-                                    name_of(run.config().transformer.kind)));
-    }
-    gpt->take(batch, rows());
-    return *gpt;
+  GivenBatch take(const Batch& batch) {
+    return GivenBatch(dynamic_cast<TakesBatches&>(*task), batch, rows());
   }
   int64_t rows() {
     TrainingState& state = run.state();
@@ -200,7 +211,7 @@ StepResult Trainer::train_step() {
 }
 
 StepResult Trainer::train_step(const Batch& batch) {
-  const GivenBatch given(state_->take(batch));
+  const GivenBatch given = state_->take(batch);
   return state_->one_step();
 }
 
@@ -232,7 +243,7 @@ Losses Trainer::evaluate_step(Split split) {
 }
 
 Losses Trainer::evaluate_step(const Batch& batch) {
-  const GivenBatch given(state_->take(batch));
+  const GivenBatch given = state_->take(batch);
   return state_->trainer().evaluate_step(Split::kValid);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/models/bert/bert_heads.h"
 #include "megatron/tokenizers/tokenizer.h"
 
 // Data for fine-tuning a BERT: MNLI and QQP of GLUE (tab-separated files), and RACE (folders of
@@ -55,13 +56,6 @@ EncodedPair encoded_pair(const std::vector<int32_t>& a, const std::vector<int32_
 EncodedPair encoded_text(const std::vector<int32_t>& a, int64_t seq_length, const PairIds& ids);
 // Throws ConfigError if the tokenizer lacks one of them.
 PairIds pair_ids_of(const Tokenizer& tokenizer);
-
-// The kind of targets of a classification head.
-enum class LabelKind {
-  kClass,        // one of num_labels classes: cross-entropy
-  kIndependent,  // independent binary labels: binary cross-entropy
-  kValue,        // regression, for a head with one output: squared error
-};
 
 // A classification problem.
 struct ClassificationProblem {

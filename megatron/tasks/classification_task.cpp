@@ -17,9 +17,7 @@
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
 #include "megatron/models/epoch_report.h"
-#include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/elementwise.h"
-#include "megatron/ops/label_losses.h"
 #include "megatron/training/flops.h"
 
 namespace megatron {
@@ -197,19 +195,7 @@ Variable ClassificationTask::scores(const Model& model, const Variable& hidden) 
 MicrobatchOutput ClassificationTask::loss(const Model& model, const Variable& hidden,
                                           const TokenTargets& targets) const {
   const Variable found = scores(model, hidden);
-  const Variable loss = [&] {
-    switch (data_.problem.labels) {
-      case LabelKind::kClass:  // one position of b samples
-        return masked_mean(
-            cross_entropy(reshape(found, {1, found.size(0), classes()}), targets.labels),
-            sample_weights_);
-      case LabelKind::kIndependent:
-        return binary_cross_entropy(found, targets.labels);
-      case LabelKind::kValue:
-        return mean_squared_error(found, targets.labels);
-    }
-    throw InternalError("ClassificationTask::loss: unknown kind of labels");
-  }();
+  const Variable loss = label_loss(data_.problem.labels, found, targets.labels, sample_weights_);
   return {.losses = {loss}, .logged = {{data_.problem.logged, loss.data()}}};
 }
 

@@ -21,7 +21,8 @@ class Trainer:
     names are those of the flags of `megatron pretrain-gpt` (`-bert`, `-t5` for model="bert", "t5").
     model_config: a config.json of Hugging Face or its folder, for the architecture. arguments:
     settings by their names in Megatron-LM's arguments ({"add_bias_linear": False}), after the flags.
-    task: a Task that changes data or loss of a GPT. world: the ranks of run_ranks() or
+    task: a Task that changes data or loss of a GPT; a T5 takes its loss, too, and a BERT its
+    adjust_parameter(). With mock_data the batches of a BERT or T5 are the caller's. world: the ranks of run_ranks() or
     process_world(). callbacks: functions (trainer, step), called after each iteration.
 
     Raises ConfigError with all problems of the settings.
@@ -53,29 +54,35 @@ class Trainer:
             pass
         return last
 
-    def train_step(self, tokens=None, loss_mask=None, labels=None):
+    def train_step(self, tokens=None, loss_mask=None, labels=None, **more):
         """Runs one iteration and waits for it: no log lines, evaluation or saving.
 
         tokens: int64 [rows, seq_length + 1] in place of the data of the settings, `rows` of them:
         micro_batch_size for each microbatch of this replica. loss_mask [rows, seq_length]
         multiplies the weights of the tokens in the loss; labels [rows, seq_length] replace the next
         tokens, a negative one is none. Raises ShapeError for other shapes.
+
+        A BERT has tokens and labels [rows, seq_length], a T5 tokens [rows, seq_length] with labels
+        and decoder_tokens [rows, decoder_seq_length]; `more` are these: attention_mask (0 hides a
+        token) of the shape of tokens; of a BERT token_types of that shape, and sentence_order
+        [rows] for the binary head. With a classification head labels are [rows] classes or [rows,
+        n] zeros and ones, or, with one output, values [rows] take their place.
         """
         if tokens is None:
             return self._core.train_step()
-        return self._core.train_step(_ids(tokens), _floats(loss_mask), _labels(labels))
+        return self._core.train_step(_arrays(tokens=tokens, loss_mask=loss_mask, labels=labels, **more))
 
     def evaluate(self, split="valid"):
         """Mean losses over eval_iters global batches, a dict; empty on ranks without the last
         pipeline stage."""
         return self._core.evaluate(split)
 
-    def evaluate_step(self, tokens=None, loss_mask=None, labels=None, *, split="valid"):
+    def evaluate_step(self, tokens=None, loss_mask=None, labels=None, *, split="valid", **more):
         """The same over one global batch: of the split, or of the caller, of which these are the
         replica's rows."""
         if tokens is None:
             return self._core.evaluate_step(split)
-        return self._core.evaluate_step(_ids(tokens), _floats(loss_mask), _labels(labels))
+        return self._core.evaluate_step(_arrays(tokens=tokens, loss_mask=loss_mask, labels=labels, **more))
 
     def generate(self, prompts, *, max_new_tokens=64, temperature=1.0, top_k=0, top_p=0.0, seed=1234,
                  stop_tokens=()):
@@ -149,16 +156,23 @@ class Trainer:
             self.close()
 
 
-def _ids(tokens):
-    array = np.asarray(tokens)
-    if array.dtype.kind not in "iu":
-        raise _core.DtypeError(f"tokens are {array.dtype}: ids are integers")
-    return np.ascontiguousarray(array, np.int64)
+_FLOATS = ("loss_mask", "values")
+_INTEGERS = ("tokens", "labels", "token_types", "attention_mask", "decoder_tokens", "sentence_order")
 
 
-def _labels(labels):
-    return None if labels is None else _ids(labels)
-
-
-def _floats(values):
-    return None if values is None else np.ascontiguousarray(values, np.float32)
+def _arrays(**given):
+    """The arrays of a batch in the engine's types."""
+    made = {}
+    for name, values in given.items():
+        if name not in _FLOATS + _INTEGERS:
+            raise TypeError(f"a batch has no {name}; it may have {', '.join(_INTEGERS + _FLOATS)}")
+        if values is None:
+            continue
+        array = np.asarray(values)
+        if name in _FLOATS:
+            made[name] = np.ascontiguousarray(array, np.float32)
+        elif array.dtype.kind in "iub":
+            made[name] = np.ascontiguousarray(array, np.int64)
+        else:
+            raise _core.DtypeError(f"{name} are {array.dtype}: they are integers")
+    return made

@@ -17,6 +17,7 @@
 #include "megatron/settings.h"
 #include "megatron/task.h"
 #include "megatron/tensor.h"
+#include "megatron/transformer/model_kind.h"
 
 namespace megatron::python {
 
@@ -28,9 +29,8 @@ class ClosedError : public Error {
   using Error::Error;
 };
 
-// Rows of C-contiguous numbers in host memory.
+// C-contiguous numbers in host memory.
 using Ids = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
 // The elements, with an owner that Python keeps: an array of the module, which DLPack and the
 // buffer protocol read. Without a copy.
@@ -43,7 +43,8 @@ api::Tensor tensor_of_array(nb::handle array);
 api::Settings settings_of(nb::handle values);
 
 // A task in Python. The tasks of the package's classes are made by the trainer; see task.py.
-std::unique_ptr<api::Task> make_task(nb::object task);
+// Throws ConfigError for what a model of that kind does not use.
+std::unique_ptr<api::Task> make_task(nb::object task, ModelKind kind);
 
 // Keeps a Python object from threads without the interpreter's lock.
 std::shared_ptr<nb::object> kept(nb::object object);

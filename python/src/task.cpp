@@ -88,7 +88,7 @@ class PythonSamples final : public SampleDataset {
 class PythonTask final : public api::Task {
  public:
   // REQUIRES: the lock is held.
-  explicit PythonTask(const nb::object& task) : task_(kept(task)) {
+  PythonTask(const nb::object& task, ModelKind kind) : task_(kept(task)) {
     const nb::object base = nb::module_::import_("megatron_cpp.task").attr("Task");
     const auto overrides = [&](const char* name) {
       return nb::hasattr(task, name) && !task.type().attr(name).is(base.attr(name));
@@ -97,6 +97,11 @@ class PythonTask final : public api::Task {
     has_batch_ = overrides("adjust_batch");
     has_parameter_ = overrides("adjust_parameter");
     if (nb::hasattr(task, "loss_name")) loss_name_ = nb::cast<std::string>(task.attr("loss_name"));
+    if (kind != ModelKind::kGpt && (has_samples_ || has_batch_)) {
+      throw ConfigError(
+          "samples() and adjust_batch() of a task are for a gpt, and the model is a " +
+          std::string(name_of(kind)) + "; give train_step() batches in their place");
+    }
     const nb::object inputs =
         nb::hasattr(task, "loss_inputs") ? nb::object(task.attr("loss_inputs")) : nb::none();
     if (inputs.is_none()) return;
@@ -177,9 +182,9 @@ class PythonTask final : public api::Task {
 
 }  // namespace
 
-std::unique_ptr<api::Task> make_task(nb::object task) {
+std::unique_ptr<api::Task> make_task(nb::object task, ModelKind kind) {
   if (task.is_none()) return std::make_unique<api::Task>();
-  return std::make_unique<PythonTask>(task);
+  return std::make_unique<PythonTask>(task, kind);
 }
 
 void bind_task(nb::module_& m) {

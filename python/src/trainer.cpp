@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "bindings.h"
@@ -105,18 +106,12 @@ class PythonTrainer final : public WorldUser {
       settings.set_argument(nb::cast<std::string>(name), argument_of(value));
     }
     const ModelKind kind = kind_of(model);
-    const bool has_task = !task.is_none();
-    if (has_task && kind != ModelKind::kGpt) {
-      throw ConfigError("a task of one's own is for a gpt, and the model is a " + model);
-    }
-    std::unique_ptr<api::Task> made = make_task(std::move(task));
+    std::unique_ptr<api::Task> made = make_task(std::move(task), kind);
     const api::World place = world_ != nullptr ? world_->get() : api::World();
     run_.open([&] {
       auto run = std::make_unique<Run>();
       run->task = std::move(made);
-      run->trainer = kind == ModelKind::kGpt
-                         ? std::make_unique<api::Trainer>(settings, *run->task, place)
-                         : std::make_unique<api::Trainer>(kind, settings, place);
+      run->trainer = std::make_unique<api::Trainer>(kind, settings, *run->task, place);
       return run;
     });
     if (world_ != nullptr) world_->add(*this);
@@ -144,12 +139,23 @@ class PythonTrainer final : public WorldUser {
   Guarded<Run, SecondCall::kThrows> run_{"the trainer"};
 };
 
-api::Batch batch_of(const Ids& tokens, const std::optional<Floats>& mask,
-                    const std::optional<Ids>& labels) {
+// The arrays of a dict by the names of Batch's fields, which the dict keeps.
+api::Batch batch_of(const nb::dict& arrays) {
   api::Batch batch;
-  if (labels) batch.labels = {labels->data(), labels->size()};
-  batch.tokens = {tokens.data(), tokens.size()};
-  if (mask) batch.loss_mask = {mask->data(), mask->size()};
+  const auto read = [&]<class T>(const char* name, std::span<const T>& into) {
+    if (!arrays.contains(name)) return;
+    using Array = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+    const auto array = nb::cast<Array>(arrays[name], false);  // a conversion would be a copy
+    into = {array.data(), array.size()};
+  };
+  read("tokens", batch.tokens);
+  read("labels", batch.labels);
+  read("loss_mask", batch.loss_mask);
+  read("token_types", batch.token_types);
+  read("attention_mask", batch.attention_mask);
+  read("decoder_tokens", batch.decoder_tokens);
+  read("sentence_order", batch.sentence_order);
+  read("values", batch.values);
   return batch;
 }
 
@@ -301,12 +307,11 @@ void bind_trainer(nb::module_& m) {
            [](T& t) { return t.step([](api::Trainer& trainer) { return trainer.train_step(); }); })
       .def(
           "train_step",
-          [](T& t, const Ids& tokens, const std::optional<Floats>& mask,
-             const std::optional<Ids>& labels) {
-            const api::Batch batch = batch_of(tokens, mask, labels);
+          [](T& t, const nb::dict& arrays) {
+            const api::Batch batch = batch_of(arrays);
             return t.step([&](api::Trainer& trainer) { return trainer.train_step(batch); });
           },
-          arg("tokens"), arg("loss_mask").none(), arg("labels").none())
+          arg("arrays"))
       .def(
           "evaluate",
           [](T& t, const std::string& split) {
@@ -324,13 +329,12 @@ void bind_trainer(nb::module_& m) {
           arg("split"))
       .def(
           "evaluate_step",
-          [](T& t, const Ids& tokens, const std::optional<Floats>& mask,
-             const std::optional<Ids>& labels) {
-            const api::Batch batch = batch_of(tokens, mask, labels);
+          [](T& t, const nb::dict& arrays) {
+            const api::Batch batch = batch_of(arrays);
             return dict_of(
                 t.step([&](api::Trainer& trainer) { return trainer.evaluate_step(batch); }));
           },
-          arg("tokens"), arg("loss_mask").none(), arg("labels").none())
+          arg("arrays"))
       .def(
           "generate",
           [](T& t, const std::vector<std::vector<int32_t>>& prompts, int64_t max_new_tokens,

@@ -248,3 +248,63 @@ def test_control_c_ends_after_the_step(tiny):
         iteration = trainer.iteration
         assert iteration in (2, 3)
         assert trainer.train_step().iteration == iteration + 1
+
+
+def given_losses(count, settings, model, arrays, **more):
+    """The losses of five iterations on a batch of the caller, on the last rank."""
+    found = []
+
+    def rank(world):
+        with mg.Trainer({**settings, **more}, model=model, world=world) as trainer:
+            steps = [trainer.train_step(**arrays).losses for _ in range(5)] + [trainer.evaluate_step(**arrays)]
+            if world.rank == world.size - 1:
+                found.extend(steps)
+
+    mg.run_ranks(count, rank)
+    return found
+
+
+@pytest.mark.parametrize("model", ["bert", "t5"])
+def test_batches_of_other_models_on_ranks(tiny, generator, model):
+    tiny.update(seq_length=16, vocab_size=127, make_vocab_size_divisible_by=64, num_layers=4, global_batch_size=4, micro_batch_size=2,
+                position_embedding_type="learned_absolute")
+    ids = generator.integers(0, 60, (4, 16))
+    labels = np.where(generator.random((4, 16)) < 0.4, ids, -1)
+    arrays = {"tokens": ids, "labels": labels, "attention_mask": np.arange(16) < [[16], [15], [12], [16]]}
+    if model == "bert":
+        arrays.update(token_types=ids % 2, sentence_order=[0, 1, 1, 0])
+    else:
+        tiny["decoder_seq_length"] = 8
+        arrays.update(labels=labels[:, :8], decoder_tokens=ids[:, 8:], loss_mask=generator.random((4, 8)))
+    expected = given_losses(1, tiny, model, arrays)
+    assert set(expected[0]) == ({"lm loss", "sop loss"} if model == "bert" else {"lm loss"})
+    assert expected[4]["lm loss"] < expected[0]["lm loss"]
+    split = {"pipeline_model_parallel_split_rank": 1} if model == "t5" else {}
+    found = given_losses(4, tiny, model, arrays, tensor_model_parallel_size=2, pipeline_model_parallel_size=2, **split)
+    for one, other in zip(found, expected):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_batches_of_other_models_are_checked(tiny):
+    ids = np.ones((2, 16), np.int64)
+    settings = {**tiny, "global_batch_size": 2, "micro_batch_size": 2, "seq_length": 16}
+    with mg.Trainer(settings, model="bert", bert_no_binary_head=True) as trainer:
+        right = {"tokens": ids, "labels": ids}
+        assert trainer.train_step(**right).loss > 0
+        for wrong in ({"tokens": ids}, {"tokens": ids[:1], "labels": ids}, {**right, "sentence_order": [0, 1]},
+                      {**right, "decoder_tokens": ids}, {**right, "values": [1.0, 2.0]}, {**right, "token_types": ids[:, 1:]},
+                      {**right, "attention_mask": ids[0]}, {"tokens": ids, "labels": ids + 1000}):
+            with pytest.raises(mg.ShapeError):
+                trainer.train_step(**wrong)
+        with pytest.raises(TypeError):
+            trainer.train_step(**right, images=ids)
+        with pytest.raises(mg.ConfigError):
+            trainer.train_step()
+        assert trainer.train_step(**right).iteration == 2
+    with pytest.raises(mg.ConfigError):
+        mg.Trainer(settings, model="t5", decoder_seq_length=8, task=AddsSamples())
+
+
+class AddsSamples(mg.Task):
+    def samples(self, split, num_samples, num_tokens):
+        return np.ones((4, num_tokens), np.int64)

@@ -15,4 +15,11 @@ struct BertHeads {
   bool is_classifier() const { return !classifier.empty(); }
 };
 
+// The kind of targets of a classification head.
+enum class LabelKind {
+  kClass,        // one of several classes: cross-entropy
+  kIndependent,  // independent binary labels: binary cross-entropy
+  kValue,        // regression, for a head with one output: squared error
+};
+
 }  // namespace megatron

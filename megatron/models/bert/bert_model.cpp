@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "megatron/core/error.h"
 #include "megatron/device/trace.h"
 #include "megatron/ops/bias_activation.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/label_losses.h"
 #include "megatron/ops/tanh.h"
 #include "megatron/parallel/context/sequence.h"
 #include "megatron/parallel/tensor/linear.h"
@@ -192,6 +194,21 @@ BertLosses bert_losses(const BertModel& model, const Variable& hidden, const Tok
   losses.sop =
       masked_mean(cross_entropy(binary, targets.is_random.reshape({b, 1})), sample_weights);
   return losses;
+}
+
+Variable label_loss(LabelKind kind, const Variable& scores, const Tensor& labels,
+                    const Tensor& sample_weights) {
+  switch (kind) {
+    case LabelKind::kClass:  // one position of b samples
+      return masked_mean(
+          cross_entropy(reshape(scores, {1, scores.size(0), scores.size(1)}), labels),
+          sample_weights);
+    case LabelKind::kIndependent:
+      return binary_cross_entropy(scores, labels);
+    case LabelKind::kValue:
+      return mean_squared_error(scores, labels);
+  }
+  throw InternalError("label_loss: unknown kind of labels");
 }
 
 }  // namespace megatron

@@ -96,4 +96,11 @@ struct BertLosses {
 BertLosses bert_losses(const BertModel& model, const Variable& hidden, const TokenTargets& targets,
                        const Tensor& sample_weights);
 
+// The loss of a classification head, fp32 [].
+//   scores [b, n]
+//   labels  kClass: [b, 1] int64; kIndependent: [b n, 1] int64, 0 or 1; kValue, n = 1: [b] fp32
+//   sample_weights  as above, for kClass
+Variable label_loss(LabelKind kind, const Variable& scores, const Tensor& labels,
+                    const Tensor& sample_weights);
+
 }  // namespace megatron

@@ -14,6 +14,8 @@ namespace {
 // [CLS], two [SEP] and three tokens.
 constexpr int64_t kMinBertSeqLength = 6;
 
+constexpr const char* kNoBertSentences = "--mock-data has no sentences for BERT; give --data-path";
+
 std::shared_ptr<const MaskingVocabulary> bert_vocabulary_of(const Tokenizer& tokenizer) {
   auto vocabulary = std::make_shared<MaskingVocabulary>();
   vocabulary->size = tokenizer.vocab_size();
@@ -58,14 +60,16 @@ std::vector<std::string> bert_problems(const RunConfig& config) {
 
 }  // namespace
 
-BertTask::BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
+BertTask::BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+                   bool has_datasets)
     : ModelTask(config, tokenizer) {
+  has_datasets = has_datasets && tokenizer != nullptr;
   std::vector<std::string> problems = bert_problems(config);
-  if (tokenizer != nullptr && config.data.mock_data) {
-    problems.emplace_back("--mock-data has no sentences for BERT; give --data-path");
+  if (has_datasets && config.data.mock_data) {
+    problems.emplace_back(kNoBertSentences);
   }
   if (!problems.empty()) throw ConfigError(problems);
-  if (tokenizer != nullptr) vocabulary_ = bert_vocabulary_of(*tokenizer);
+  if (has_datasets) vocabulary_ = bert_vocabulary_of(*tokenizer);
 }
 
 std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
@@ -75,6 +79,7 @@ std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
 }
 
 SplitDatasets BertTask::open_datasets(const SampleCounts& sizes) const {
+  if (vocabulary_ == nullptr) throw ConfigError(kNoBertSentences);
   BertDataset::Settings settings;
   settings.masking.probability = config().data.mask_prob;
   settings.short_seq_prob = config().data.short_seq_prob;

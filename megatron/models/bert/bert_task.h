@@ -12,9 +12,10 @@ namespace megatron {
 class BertTask : public ModelTask {
  public:
   // `config` is resolved and has padded_vocab_size. Throws ConfigError for settings that BERT does
-  // not support, and if the tokenizer has no [CLS], [SEP], [MASK] or [PAD]. Without a tokenizer a
-  // derived class makes the data.
-  BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
+  // not support, and, with datasets, if the tokenizer has no [CLS], [SEP], [MASK] or [PAD]. Without
+  // datasets, or a tokenizer, a derived class makes the microbatches.
+  BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+           bool has_datasets = true);
   ~BertTask() override { close(); }
 
   std::vector<const Module*> build_model(const ModelSite& site) override;
@@ -29,12 +30,14 @@ class BertTask : public ModelTask {
   MicrobatchOutput loss(const Model& model, const Variable& hidden,
                         const TokenTargets& targets) const override;
 
-  // REQUIRES: the task has a tokenizer.
+  // REQUIRES: the task has datasets.
   const MaskingVocabulary& vocabulary() const { return *vocabulary_; }
+  // [b, 1] fp32: ones, on the model's device.
+  const Tensor& sample_weights() const { return sample_weights_; }
 
  private:
-  std::shared_ptr<const MaskingVocabulary> vocabulary_;
-  Tensor sample_weights_;  // [b, 1] fp32: ones, on the model's device
+  std::shared_ptr<const MaskingVocabulary> vocabulary_;  // null: the task has no datasets
+  Tensor sample_weights_;
 };
 
 }  // namespace megatron

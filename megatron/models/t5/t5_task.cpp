@@ -15,6 +15,8 @@ namespace {
 // Megatron's sequences of the encoder keep two places free.
 constexpr int64_t kMinT5SeqLength = 4;
 
+constexpr const char* kNoT5Sentences = "--mock-data has no sentences for T5; give --data-path";
+
 std::shared_ptr<const MaskingVocabulary> t5_vocabulary_of(const Tokenizer& tokenizer) {
   constexpr int32_t kNone = -1;  // no token is equal to it
   auto vocabulary = std::make_shared<MaskingVocabulary>();
@@ -76,17 +78,18 @@ std::vector<std::string> t5_run_problems(const RunConfig& config) {
   return problems;
 }
 
-T5Task::T5Task(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
+T5Task::T5Task(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+               bool has_datasets)
     : ModelTask(config, tokenizer) {
+  has_datasets = has_datasets && tokenizer != nullptr;
   std::vector<std::string> problems = t5_run_problems(config);
-  if (config.data.mock_data) {
-    problems.emplace_back("--mock-data has no sentences for T5; give --data-path");
-  }
+  if (has_datasets && config.data.mock_data) problems.emplace_back(kNoT5Sentences);
   if (!problems.empty()) throw ConfigError(problems);
-  vocabulary_ = t5_vocabulary_of(*tokenizer);
+  if (has_datasets) vocabulary_ = t5_vocabulary_of(*tokenizer);
 }
 
 SplitDatasets T5Task::open_datasets(const SampleCounts& sizes) const {
+  if (vocabulary_ == nullptr) throw ConfigError(kNoT5Sentences);
   T5Dataset::Settings settings;
   settings.masking.probability = config().data.mask_prob;
   settings.short_seq_prob = config().data.short_seq_prob;

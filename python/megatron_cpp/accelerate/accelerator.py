@@ -21,7 +21,7 @@ from ..trainer import Trainer
 from . import current, tracking
 from .data import IndexedLoader, ShardedLoader, skip_first_batches
 from .plugin import MegatronLMPlugin
-from .steps import GPTTrainStep, StepTask
+from .steps import STEPS, StepTask
 from .utils import (
     DistributedType,
     DummyOptim,
@@ -217,20 +217,27 @@ class Accelerator:
             settings["lr_warmup_iters"] = None
 
         config = parts.model.config
-        length = plugin.decoder_seq_length or plugin.seq_length
-        if length is None and parts.loaders:
-            first = next(iter(parts.loaders[0]))
-            length = int(first["input_ids"].shape[1])
-        settings["seq_length"] = indexed.get("seq_length", length or _positions(config))
+        kind = _kind_of(config)
+        first = next(iter(parts.loaders[0])) if parts.loaders else {}
+        own_length = plugin.decoder_seq_length if kind == "gpt" else plugin.encoder_seq_length
+        length = own_length or plugin.seq_length or _width(first, "input_ids") or _positions(config)
+        settings["seq_length"] = indexed.get("seq_length") or length
+        if kind == "t5":
+            settings["seq_length"] = indexed.get("encoder_seq_length") or settings["seq_length"]
+            settings["decoder_seq_length"] = (indexed.get("decoder_seq_length") or plugin.decoder_seq_length or
+                                              _width(first, "labels") or _positions(config))
+            if plugin.pp_degree > 1 and plugin.pipeline_model_parallel_split_rank is None:
+                settings["pipeline_model_parallel_split_rank"] = plugin.pp_degree // 2
         if indexed:
             for name in ("data_path", "split", "train_data_path", "valid_data_path", "test_data_path",
-                         "vocab_file", "merge_file", "tokenizer_type", "tokenizer_model", "data_impl"):
-                if indexed.get(name) is not None and name != "data_impl":
+                         "vocab_file", "merge_file", "tokenizer_type", "tokenizer_model", "vocab_extra_ids", "mask_prob",
+                         "short_seq_prob"):
+                if indexed.get(name) is not None:
                     value = indexed[name]
                     settings[name] = value.split() if isinstance(value, str) and name.endswith("path") else value
         else:
             settings["mock_data"] = True  # batches are the script's
-            settings["eod_mask_loss"] = True
+            settings["eod_mask_loss"] = kind == "gpt"
         vocabulary = int(config.vocab_size)
         unit = int(arguments.get("make_vocab_size_divisible_by", 128)) * plugin.tp_degree
         padded = -(-vocabulary // unit) * unit
@@ -245,33 +252,44 @@ class Accelerator:
             print(f" > padded vocab (size: {vocabulary}) with {padded - vocabulary} dummy tokens "
                   f"(new size: {padded})", flush=True)
 
-        step_class = plugin.custom_train_step_class or GPTTrainStep
+        step_class = plugin.custom_train_step_class or STEPS[kind]
         task = StepTask(plugin)
         step = step_class(_namespace(settings, arguments), **(plugin.custom_train_step_kwargs or {}))
-        if not isinstance(step, GPTTrainStep):
-            raise ConfigError(f"custom_train_step_class {step_class.__name__} must derive from GPTTrainStep")
-        step.bind(self, plugin.megatron_dataset_flag)
+        if not isinstance(step, STEPS[kind]):
+            raise ConfigError(f"custom_train_step_class {step_class.__name__} must derive from "
+                              f"{STEPS[kind].__name__}, for a {config.model_type}")
+        head = _head_of(parts.model) if kind == "bert" else None
+        step.bind(self, plugin.megatron_dataset_flag, *((config, head) if kind == "bert" else ()))
+        step.lengths = (settings["seq_length"], settings.get("decoder_seq_length"))
         task.step = step
-        if not (step.has_own_loss or plugin.custom_loss_function is not None or plugin.return_logits):
+        has_own_loss = step.has_own_loss or plugin.custom_loss_function is not None or plugin.return_logits
+        if kind == "bert" and has_own_loss:
+            raise ConfigError("a loss of one's own and return_logits are for a GPT or a T5, and the model is a BERT: "
+                              "remove custom_loss_function, return_logits, and the step's get_loss_func and "
+                              "get_forward_step_func")
+        if not has_own_loss:
             task.loss_inputs = None
+        if head == "classifier":
+            task.loss_name = "loss"
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-                json.dump(_config_dict(config), file)
+                json.dump(_config_dict(parts.model), file)
             if self.is_main_process:
-                print("Building gpt model in the pre-training mode.\n"
+                mode = "fine-tuning" if head == "classifier" else "pre-training"
+                print(f"Building {kind} model in the {mode} mode.\n"
                       "The Megatron-LM model weights are initialized at random in `accelerator.prepare`. "
                       "Please use `accelerator.load_state` to load a pre-trained checkpoint.\n"
                       "Preparing model optimizer scheduler", flush=True)
             self._trainer = Trainer(settings, model_config=folder, arguments=arguments, task=task,
-                                    world=self._world)
+                                    world=self._world, model=kind)
         step.args.__dict__.update(self._trainer.settings)
         current.set_trainer(self._trainer)
         self._step = step
         self._task = task
-        self.eod = None if indexed else padded - 1
-        if has_tokenizer and not indexed:
+        self.eod = None if indexed or kind != "gpt" else padded - 1
+        if self.eod is not None and has_tokenizer:
             self.eod = parts.model.config.eos_token_id if getattr(config, "eos_token_id", None) is not None else padded - 1
-        self._engine = Engine(self, config, plugin)
+        self._engine = Engine(self, config, plugin, kind)
 
     def _sharded(self, loader):
         if self.is_main_process:
@@ -455,8 +473,9 @@ class Accelerator:
 class Engine:
     """The prepared model: a call trains an iteration, or evaluates a batch after eval()."""
 
-    def __init__(self, accelerator, config, plugin):
+    def __init__(self, accelerator, config, plugin, kind):
         self.accelerator = accelerator
+        self.kind = kind
         self.config = config
         self.training = True
         self.last = None  # the StepResult of the last iteration
@@ -483,7 +502,7 @@ class Engine:
                 losses = self.last.losses if self.last.loss is not None else {}
             else:
                 losses = self._evaluate(batch)
-        loss = torch.tensor(float(losses.get(task.loss_name, 0.0)))
+        loss = torch.tensor(float(losses.get(task.loss_name, 0.0) + losses.get("sop loss", 0.0)))
         logits = torch.cat(task.logits) if task.logits else None
         return Output(loss, logits, losses)
 
@@ -492,33 +511,28 @@ class Engine:
     def _train(self, batch):
         if not batch:
             return self._trainer.train_step()
-        return self._trainer.train_step(*self._rows(batch))
+        return self._trainer.train_step(**self._arrays(batch))
 
     def _evaluate(self, batch):
         if not batch:
             return self._trainer.evaluate_step()
-        return self._trainer.evaluate_step(*self._rows(batch))
+        return self._trainer.evaluate_step(**self._arrays(batch))
 
-    def _rows(self, batch):
-        """tokens [rows, seq_length + 1], the mask and the labels of a batch of the script."""
+    def _arrays(self, batch):
+        """A batch of the script for the engine: the arguments of Trainer.train_step()."""
         step = self.accelerator._step
-        if step.has_own_batch or self._plugin.custom_get_batch_function is not None:
-            return self._own_rows(batch, step)
-        if "text" in batch:
-            return np.asarray(batch["text"]), None, None
-        ids = np.asarray(batch["input_ids"].cpu() if hasattr(batch["input_ids"], "cpu") else batch["input_ids"])
-        # Compat: Accelerate appends the end of a text, so the last label is that.
-        ends = np.full((ids.shape[0], 1), self.accelerator.eod, ids.dtype)
-        return np.concatenate([ids, ends], axis=1), None, None
-
-    def _own_rows(self, batch, step):
-        get_batch = self._plugin.custom_get_batch_function or step.get_batch
+        get_batch = self._plugin.custom_get_batch_function
+        if self.kind == "gpt" and get_batch is None and not step.has_own_batch:
+            if "text" in batch:
+                return {"tokens": np.asarray(batch["text"])}
+            ids = np.asarray(batch["input_ids"].cpu() if hasattr(batch["input_ids"], "cpu") else batch["input_ids"])
+            # Compat: Accelerate appends the end of a text, so the last label is that.
+            ends = np.full((ids.shape[0], 1), self.accelerator.eod, ids.dtype)
+            return {"tokens": np.concatenate([ids, ends], axis=1)}
         micro = self._trainer.settings["micro_batch_size"]
         count = len(next(iter(batch.values())))
         parts = [{name: value[i:i + micro] for name, value in batch.items()} for i in range(0, count, micro)]
-        made = [get_batch(iter([part]))[:3] for part in parts]
-        tokens, labels, mask = (np.concatenate([np.asarray(part[i]) for part in made]) for i in range(3))
-        return np.concatenate([tokens, labels[:, -1:].clip(min=0)], axis=1), mask, labels
+        return step.arrays([(get_batch or step.get_batch)(iter([part])) for part in parts])
 
     def megatron_generate(self, inputs, attention_mask=None, max_length=None, max_new_tokens=None,
                           num_beams=None, temperature=None, top_k=None, top_p=None, length_penalty=None,
@@ -601,6 +615,7 @@ def generated(engine, inputs, attention_mask=None, max_length=None, max_new_toke
         if holds:
             raise ConfigError(f"megatron_generate: {text}")
 
+    refuse(engine.kind != "gpt", f"the model is a {engine.kind}, and texts are continued by a gpt")
     refuse(unknown, f"{', '.join(unknown)} is not available; leave it out")
     refuse(trainer.layout.data_size != 1, "data parallelism must be 1")
     refuse(engine._plugin.sequence_parallelism and engine._plugin.tp_degree > 1, "sequence parallelism must be off")
@@ -666,12 +681,31 @@ def _positions(config):
     return int(getattr(config, "n_positions", None) or config.max_position_embeddings)
 
 
-def _config_dict(config):
-    found = config.to_dict()
-    if not found.get("architectures"):
-        names = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "gpt_neox": "GPTNeoXForCausalLM"}
-        if config.model_type in names:
-            found["architectures"] = [names[config.model_type]]
+def _kind_of(config):
+    name = config.model_type
+    return "bert" if name in ("bert", "megatron-bert") else "t5" if name in ("t5", "mt5", "umt5") else "gpt"
+
+
+def _head_of(model):
+    """The head of a BERT, by the name of its class."""
+    name = type(model).__name__
+    for ending, head in (("ForPreTraining", "pretraining"), ("ForMaskedLM", "masked"),
+                         ("ForSequenceClassification", "classifier")):
+        if name.endswith(ending):
+            return head
+    raise ConfigError(f"prepare: a {name} cannot be trained; use the class of its model that ends with ForPreTraining, "
+                      "ForMaskedLM or ForSequenceClassification")
+
+
+def _width(batch, name):
+    """The columns of an array of a batch; None without it."""
+    return int(batch[name].shape[1]) if name in batch and batch[name].ndim == 2 else None
+
+
+def _config_dict(model):
+    found = model.config.to_dict()
+    if not found.get("architectures") or _kind_of(model.config) == "bert":  # whose heads these name
+        found["architectures"] = [type(model).__name__]
     return found
 
 

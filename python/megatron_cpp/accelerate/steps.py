@@ -4,13 +4,17 @@ import inspect
 from functools import partial
 from types import SimpleNamespace
 
-from .._core import Unsupported
+import numpy as np
+
+from .._core import ConfigError
 from ..task import TorchTask
 
 
 class AbstractTrainStep:
     """A batch, a forward pass and a loss: get_batch_func(), get_forward_step_func(),
     get_loss_func(). Made as cls(megatron_args, **custom_train_step_kwargs)."""
+
+    kind = None  # of the model: "gpt", "bert" or "t5"
 
     def __init__(self, name, *arguments):
         self.name = name
@@ -25,23 +29,26 @@ class AbstractTrainStep:
     def get_loss_func(self, accelerator=None):
         raise NotImplementedError
 
+    def bind(self, accelerator, megatron_dataset_flag, *of_loss):
+        """Makes the functions, whatever arguments the class takes."""
+        self.get_batch = _called(self.get_batch_func, accelerator, megatron_dataset_flag)
+        self.loss_func = _called(self.get_loss_func, accelerator, *of_loss)
+        self.forward_step = self.get_forward_step_func()
+        own = type(self)
+        ours = next(one for one in own.__mro__ if one in (GPTTrainStep, BertTrainStep, T5TrainStep))
+        self.has_own_loss = (own.get_loss_func is not ours.get_loss_func or
+                             own.get_forward_step_func is not ours.get_forward_step_func)
+        self.has_own_batch = own.get_batch_func is not ours.get_batch_func
+
 
 class GPTTrainStep(AbstractTrainStep):
     """The next token of texts. A derived class may change get_loss_func() and
     get_forward_step_func(): the model that it calls returns the losses of the tokens, [b, s]."""
 
+    kind = "gpt"
+
     def __init__(self, *arguments):
         super().__init__("GPTTrainStep", *arguments)
-
-    def bind(self, accelerator, megatron_dataset_flag):
-        """Makes the functions, whatever arguments the class takes."""
-        self.get_batch = _called(self.get_batch_func, accelerator, megatron_dataset_flag)
-        self.loss_func = _called(self.get_loss_func, accelerator)
-        self.forward_step = self.get_forward_step_func()
-        own = type(self)
-        self.has_own_loss = (own.get_loss_func is not GPTTrainStep.get_loss_func or
-                             own.get_forward_step_func is not GPTTrainStep.get_forward_step_func)
-        self.has_own_batch = own.get_batch_func is not GPTTrainStep.get_batch_func
 
     def get_batch_func(self, accelerator=None, megatron_dataset_flag=False):
         def get_batch(data_iterator):
@@ -52,12 +59,7 @@ class GPTTrainStep(AbstractTrainStep):
         return get_batch
 
     def get_loss_func(self, accelerator=None):
-        def loss_func(loss_mask, output_tensor):
-            mask = loss_mask.reshape(-1).float()
-            loss = (output_tensor.reshape(-1).float() * mask).sum() / mask.sum()
-            return loss, {"lm loss": loss.detach()}
-
-        return loss_func
+        return _mean_of_tokens
 
     def get_forward_step_func(self):
         def forward_step(data_iterator, model):
@@ -67,22 +69,144 @@ class GPTTrainStep(AbstractTrainStep):
 
         return forward_step
 
+    @staticmethod
+    def running(batch):
+        """The batch of a loss, as get_batch() gives it."""
+        return (batch.tokens, batch.labels, batch.loss_mask, None, None)
+
+    @staticmethod
+    def arrays(parts):
+        """The arguments of Trainer.train_step() from the results of get_batch()."""
+        tokens, labels, mask = (_joined(part[i] for part in parts) for i in range(3))
+        return {"tokens": np.concatenate([tokens, labels[:, -1:].clip(min=0)], axis=1), "loss_mask": mask,
+                "labels": labels}
+
 
 class BertTrainStep(AbstractTrainStep):
+    """Masked tokens, and the order of sentences if the model is one ForPreTraining; or the labels of
+    texts, if it is one ForSequenceClassification. A derived class may change get_batch_func()."""
+
+    kind = "bert"
+
     def __init__(self, *arguments):
         super().__init__("BertTrainStep", *arguments)
-        _refuse("BertTrainStep", "pretrain-bert, or finetune for labels")
+
+    def bind(self, accelerator, megatron_dataset_flag, config, head):
+        """head: "pretraining", "masked" or "classifier"."""
+        self.head = head
+        self.num_labels = config.num_labels
+        self.lengths = None
+        super().bind(accelerator, megatron_dataset_flag, head != "classifier", config.num_labels)
+
+    def get_batch_func(self, accelerator=None, megatron_dataset_flag=False):
+        def get_batch(data_iterator):
+            """tokens, types, sentence_order, loss_mask, labels and padding_mask of the next batch."""
+            batch = next(data_iterator)
+            labels = batch["labels"]
+            return (batch["input_ids"], batch.get("token_type_ids"), batch.get("next_sentence_label"), labels != -100,
+                    labels, batch.get("attention_mask"))
+
+        return get_batch
+
+    def get_loss_func(self, accelerator=None, pretraining_flag=True, num_labels=None):
+        """The engine's own loss."""
+
+    def get_forward_step_func(self):
+        """The engine's own."""
+
+    def arrays(self, parts):
+        tokens, types, order, mask, labels, padding = (_joined(part[i] for part in parts) for i in range(6))
+        length = self.lengths[0]
+        made = {"tokens": _padded(tokens, length, 0), "token_types": _padded(types, length, 0),
+                "attention_mask": _attention(padding, tokens, length)}
+        if self.head != "classifier":
+            made.update(labels=_padded(labels, length, -100), loss_mask=_padded(mask, length, 0))
+        elif self.num_labels == 1:
+            made["values"] = labels
+        else:
+            made["labels"] = labels.astype(np.int64)
+        if self.head == "pretraining":
+            made["sentence_order"] = order
+        return made
 
 
 class T5TrainStep(AbstractTrainStep):
+    """A text from a text. A derived class may change all three functions: the model that it calls
+    returns the losses of the decoder's tokens, [b, s]."""
+
+    kind = "t5"
+
     def __init__(self, *arguments):
         super().__init__("T5TrainStep", *arguments)
-        _refuse("T5TrainStep", "pretrain-t5, or finetune for pairs of texts")
+        self.lengths = None
+
+    def get_batch_func(self, accelerator=None, megatron_dataset_flag=False):
+        def get_batch(data_iterator):
+            """tokens_enc, tokens_dec, loss_mask, labels and three masks of the next batch."""
+            batch = next(data_iterator)
+            labels = batch["labels"]
+            decoder = batch.get("decoder_input_ids")
+            if decoder is None:
+                decoder = np.zeros_like(np.asarray(labels))
+                decoder[..., 1:] = labels[..., :-1]
+                decoder[decoder == -100] = 0
+            return (batch["input_ids"], decoder, labels != -100, labels, batch.get("attention_mask"), None, None)
+
+        return get_batch
+
+    def get_loss_func(self, accelerator=None):
+        return _mean_of_tokens
+
+    def get_forward_step_func(self):
+        def forward_step(data_iterator, model):
+            tokens_enc, tokens_dec, loss_mask, labels, enc_mask, dec_mask, enc_dec_mask = self.get_batch(data_iterator)
+            output = model(tokens_enc, tokens_dec, enc_mask, dec_mask, enc_dec_mask, tokentype_ids=None,
+                           lm_labels=labels)
+            return output, partial(self.loss_func, loss_mask)
+
+        return forward_step
+
+    @staticmethod
+    def running(batch):
+        return (None, None, batch.loss_mask, batch.labels, None, None, None)
+
+    def arrays(self, parts):
+        tokens, decoder, mask, labels, attention = (_joined(part[i] for part in parts) for i in range(5))
+        of_encoder, of_decoder = self.lengths
+        return {"tokens": _padded(tokens, of_encoder, 0), "attention_mask": _attention(attention, tokens, of_encoder),
+                "decoder_tokens": _padded(decoder, of_decoder, 0), "labels": _padded(labels, of_decoder, -100),
+                "loss_mask": _padded(mask, of_decoder, 0)}
 
 
-def _refuse(name, command):
-    raise Unsupported(f"{name}: batches of the script are for a GPT; train such a model with megatron {command}, "
-                      'or with megatron_cpp.Trainer(model="bert" or "t5")')
+STEPS = {one.kind: one for one in (GPTTrainStep, BertTrainStep, T5TrainStep)}
+
+
+def _mean_of_tokens(loss_mask, output_tensor):
+    mask = loss_mask.reshape(-1).float()
+    loss = (output_tensor.reshape(-1).float() * mask).sum() / mask.sum()
+    return loss, {"lm loss": loss.detach()}
+
+
+def _joined(arrays):
+    """The rows of several arrays; None if they are None."""
+    arrays = [one if one is None else np.asarray(one) for one in arrays]
+    return None if arrays[0] is None else np.concatenate(arrays)
+
+
+def _padded(array, length, value):
+    """Rows [b, n] of at most `length` columns, filled up."""
+    if array is None or array.ndim != 2 or array.shape[1] >= length:
+        return array
+    return np.pad(array, ((0, 0), (0, length - array.shape[1])), constant_values=value)
+
+
+def _attention(mask, tokens, length):
+    """The attention mask [b, length]: without one every token of the batch is seen."""
+    mask = np.ones_like(tokens) if mask is None else mask
+    if mask.shape != tokens.shape:
+        raise ConfigError(f"get_batch: the mask of the tokens {list(tokens.shape)} is {list(mask.shape)}; give 1 for a "
+                          "token that is seen and 0 for one that is not, of the tokens' shape")
+    return _padded(mask, length, 0)
 
 
 def _called(function, *arguments):
@@ -120,7 +244,7 @@ class StepTask(TorchTask):
             loss, logged = self.plugin.custom_loss_function(batch.loss_mask, tokens_first)
         else:
             reading = self.step.get_batch
-            self.step.get_batch = lambda _: (batch.tokens, batch.labels, batch.loss_mask, None, None)
+            self.step.get_batch = lambda _: self.step.running(batch)
             try:
                 output, loss_func = self.step.forward_step(iter([batch]), model)
             finally:
