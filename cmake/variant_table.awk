@@ -1,6 +1,7 @@
 # awk -f variant_table.awk FIRST.txt SECOND.txt ...: assembly of the functions f that every list has
 # as f.FIRST, f.SECOND, .... A call of f jumps to the entry of f in mg_cpu_functions, at first
-# f.FIRST. mg_cpu_variants has a row of mg_cpu_num_functions entries for each list.
+# f.FIRST. mg_cpu_variants has a row of mg_cpu_num_functions entries for each list. The table links
+# mg_choose_instruction_set (megatron/kernels/instruction_set.cpp), which chooses a row.
 FNR == 1 {
   ++num_variants
   split(FILENAME, parts, "/")
@@ -28,6 +29,7 @@ END {
   row(variants[1])
   print ".section .data.rel.ro, \"aw\"\n.balign 8\n.globl mg_cpu_variants\n.hidden mg_cpu_variants\nmg_cpu_variants:"
   for (v = 1; v <= num_variants; ++v) row(variants[v])
+  print ".quad mg_choose_instruction_set"
   print ".section .rodata\n.balign 8\n.globl mg_cpu_num_functions\n.hidden mg_cpu_num_functions\nmg_cpu_num_functions:"
   printf "  .quad %d\n", num_functions
   print ".section .note.GNU-stack, \"\", @progbits"

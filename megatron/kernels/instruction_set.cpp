@@ -17,6 +17,7 @@ extern "C" {
 extern const void* mg_cpu_functions[];
 extern const void* const mg_cpu_variants[];
 extern const size_t mg_cpu_num_functions;
+void mg_choose_instruction_set();
 }
 #endif
 
@@ -48,8 +49,14 @@ size_t num_supported() {
 
 size_t chosen_variant = 0;
 
-// Before the initialisers of the program, which are compiled for AVX2.
-[[gnu::constructor(101)]] void choose_instruction_set() {
+#endif
+
+}  // namespace
+
+#if defined(MG_CPU_VARIANTS)
+// Before the initialisers of the program, which are compiled for AVX2. The table refers to it, so
+// that a library or program with a kernel has it, too.
+extern "C" [[gnu::constructor(101)]] void mg_choose_instruction_set() {
   const size_t supported = num_supported();
   if (supported == 0) {
     constexpr std::string_view kMessage =
@@ -69,11 +76,6 @@ size_t chosen_variant = 0;
               mg_cpu_functions);
 }
 
-#endif
-
-}  // namespace
-
-#if defined(MG_CPU_VARIANTS)
 std::string_view instruction_set() { return kNames[chosen_variant]; }
 #else
 std::string_view instruction_set() { return MG_CPU_ARCH; }

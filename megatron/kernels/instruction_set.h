@@ -6,8 +6,9 @@
 #include <string_view>
 
 // A build with MG_CPU_ARCH=portable has the CPU kernels for several instruction sets. When the
-// program starts, before main(), it takes the last one that the processor has, or the one that the
-// environment variable MEGATRON_CPU names; then oneDNN is limited to that one, too.
+// program starts, before main(), or a library is loaded, it takes the last one that the processor
+// has, or the one that the environment variable MEGATRON_CPU names; then oneDNN is limited to that
+// one, too.
 namespace megatron::kernels {
 
 // The instruction set of the CPU kernels: avx2, avx512 or avx512-bf16, where oneDNN may use AMX
