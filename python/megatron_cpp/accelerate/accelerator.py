@@ -678,7 +678,8 @@ def _is_loader(one):
 
 
 def _positions(config):
-    return int(getattr(config, "n_positions", None) or config.max_position_embeddings)
+    """Compat: 1024 for a T5 whose positions are relative."""
+    return int(getattr(config, "n_positions", None) or getattr(config, "max_position_embeddings", None) or 1024)
 
 
 def _kind_of(config):
