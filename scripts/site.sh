@@ -29,7 +29,7 @@ for page in first-model from-megatron-lm from-accelerate from-deepspeed from-tra
   echo "    - tutorials/$page.md"
 done >>"$out/mkdocs.yml"
 cat >>"$out/mkdocs.yml" <<'END'
-  - Training: [parallel.md, zero.md, experts.md, finetune.md, report.md, retro.md, corpus.md, detoxify.md]
+  - Training: [parallel.md, zero.md, experts.md, finetune.md, report.md, trackers.md, retro.md, corpus.md, detoxify.md]
   - Serving: [serving.md]
   - Compatibility: [compat.md, launchers.md]
   - Programming: [library.md, python.md, python-reference.md, "C++ reference": cpp/index.html]

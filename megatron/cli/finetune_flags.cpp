@@ -108,7 +108,7 @@ void add_run_flags(FlagTable& table, FinetuneFlags& f) {
   table.add_switch("--with_tracking", f.with_tracking,
                    "Log metrics to the trackers of --report_to.");
   table.add("--report_to", f.report_to,
-            "Trackers, separated by commas: tensorboard, jsonl, csv, wandb (offline), or all.");
+            "Trackers, separated by commas: tensorboard, jsonl, csv, wandb, mlflow, or all.");
   table.add_optional("--logging_dir", f.logging_dir,
                      "Folder of the trackers; default: --output_dir.");
   table.add_entry("--preprocessing_num_workers", FlagType::kInt, f.without_effect, ArgValue(),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <set>
 #include <string>
@@ -257,18 +258,22 @@ LrDecayStyle decay_style_of(const std::string& type, int64_t warmup_steps) {
                   type));
 }
 
-// The names in --report_to; `all` stands for every one.
+// The names in --report_to; `all` stands for every one, for mlflow where a server is named.
 std::set<std::string> chosen_trackers(const std::string& report_to) {
-  const std::set<std::string> known = {"csv", "jsonl", "tensorboard", "wandb"};
+  const std::set<std::string> known = {"csv", "jsonl", "mlflow", "tensorboard", "wandb"};
   std::set<std::string> chosen;
   for (size_t begin = 0; begin <= report_to.size();) {
     const size_t end = std::min(report_to.find(',', begin), report_to.size());
     const std::string name = report_to.substr(begin, end - begin);
     begin = end + 1;
-    if (name == "all") return known;
+    if (name == "all") {
+      std::set<std::string> all = known;
+      if (std::getenv("MLFLOW_TRACKING_URI") == nullptr) all.erase("mlflow");
+      return all;
+    }
     if (!known.contains(name)) {
       throw ConfigError(fmt::format(
-          "--report_to {}: {} is not available; use tensorboard, jsonl, csv, wandb or all",
+          "--report_to {}: {} is not available; use tensorboard, jsonl, csv, wandb, mlflow or all",
           report_to, name.empty() ? "an empty name" : name));
     }
     chosen.insert(name);
@@ -292,8 +297,12 @@ void apply_trackers(const FinetuneFlags& flags, TrainingArgs& args) {
   set("jsonl", "metrics_jsonl", (folder / "metrics.jsonl").string());
   set("csv", "csv_dir", (folder / "csv").string());
   // Compat: the project of transformers' example script.
-  set("wandb", "wandb_project", "clm_no_trainer");
-  set("wandb", "wandb_exp_name", folder.has_filename() ? folder.filename().string() : "finetune");
+  const std::string project = "clm_no_trainer";
+  const std::string name = folder.has_filename() ? folder.filename().string() : "finetune";
+  set("wandb", "wandb_project", project);
+  set("wandb", "wandb_exp_name", name);
+  set("mlflow", "mlflow_experiment", project);
+  set("mlflow", "mlflow_run_name", name);
   set("wandb", "wandb_save_dir", folder.string());
 }
 

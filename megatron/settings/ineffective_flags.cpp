@@ -337,8 +337,13 @@ class IneffectiveFlags {
     warn_if(given("allow_tf32") && args_.training.device == DeviceChoice::kCpu,
             "--allow-tf32 has no effect with --device cpu");
     warn_if(args_.training.wandb_project.empty() &&
-                (given("wandb_exp_name") || given("wandb_save_dir")),
-            "--wandb-exp-name and --wandb-save-dir have no effect without --wandb-project");
+                (given("wandb_exp_name") || given("wandb_save_dir") || given("wandb_entity")),
+            "--wandb-exp-name, --wandb-save-dir and --wandb-entity have no effect without "
+            "--wandb-project");
+    warn_if(args_.training.mlflow_experiment.empty() &&
+                (given("mlflow_run_name") || given("mlflow_tracking_uri")),
+            "--mlflow-run-name and --mlflow-tracking-uri have no effect without "
+            "--mlflow-experiment");
     warn_if(args_.training.log_straggler && args_.training.disable_straggler_on_startup,
             "--log-straggler has no effect with --disable-straggler-on-startup: it cannot be "
             "switched on in a running job");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <set>
@@ -11,6 +12,7 @@
 #include "annex/retro/data/work_directory.h"
 #include "megatron/core/error.h"
 #include "megatron/core/parts.h"
+#include "megatron/core/printable.h"
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/settings/ineffective_flags.h"
@@ -19,6 +21,7 @@
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 #include "megatron/tokenizers/unicode_text.h"
+#include "megatron/training/web_address.h"
 #include "megatron/transformer/expert_config.h"
 
 namespace megatron {
@@ -85,6 +88,7 @@ class Resolver {
       require(c.tensorboard_dir.empty(), missing_part("--tensorboard-dir", "MG_PROTOBUF"));
       require(c.wandb_project.empty(), missing_part("--wandb-project", "MG_PROTOBUF"));
     }
+    mlflow();
     if (c.wandb_project.empty()) return;
     require(!c.wandb_exp_name.empty(),
             fmt::format("--wandb-project {} needs --wandb-exp-name, the name of the run",
@@ -96,6 +100,25 @@ class Resolver {
                         "files",
                         c.wandb_project));
     c.wandb_save_dir = (std::filesystem::path(save) / "wandb").string();
+  }
+
+  void mlflow() {
+    TrainingConfig& c = args_.training;
+    if (c.mlflow_experiment.empty()) return;
+    if constexpr (!kHasServer) {
+      problems_.push_back(missing_part("--mlflow-experiment", "MG_SERVER"));
+    }
+    const char* const variable = std::getenv("MLFLOW_TRACKING_URI");
+    if (c.mlflow_tracking_uri.empty() && variable != nullptr) c.mlflow_tracking_uri = variable;
+    require(!c.mlflow_tracking_uri.empty(),
+            fmt::format("--mlflow-experiment {} needs --mlflow-tracking-uri, or the variable "
+                        "MLFLOW_TRACKING_URI, the address of a server: http://localhost:5000",
+                        c.mlflow_experiment));
+    require(c.mlflow_tracking_uri.empty() || web_address_of(c.mlflow_tracking_uri),
+            fmt::format("--mlflow-tracking-uri {} is not the address of a server; write "
+                        "http://HOST:PORT, and a user's name and password into "
+                        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+                        printable(c.mlflow_tracking_uri)));
   }
 
   void script_defaults() {

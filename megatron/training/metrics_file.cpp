@@ -9,7 +9,8 @@
 
 namespace megatron {
 
-MetricsFile::MetricsFile(std::filesystem::path path) : file_(std::move(path), "--metrics-jsonl") {}
+MetricsFile::MetricsFile(std::filesystem::path path, std::string flag)
+    : file_(std::move(path), std::move(flag)) {}
 
 void MetricsFile::write(int64_t iteration, const NamedValues& values) {
   std::string line = fmt::format("{{\"iteration\": {}", iteration);

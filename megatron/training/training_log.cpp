@@ -9,11 +9,9 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
-#include "megatron/training/csv_folder.h"
 #include "megatron/training/flops.h"
-#include "megatron/training/metrics_file.h"
+#include "megatron/training/trackers.h"
 #include "megatron/training/utilization.h"
-#include "megatron/training/wandb_run.h"
 
 namespace megatron {
 namespace {
@@ -71,27 +69,15 @@ TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progre
   open_trackers(run, first.iteration);
 }
 
-// A tracker that cannot be opened costs its numbers, not the run.
 void TrainingLog::open_trackers(const RunConfig& run, int64_t iteration) {
-  const auto open = [](const std::string& named, const auto& make) {
-    if (named.empty()) return;
-    try {
-      make();
-    } catch (const IoError& error) {
-      warn(fmt::format("{}; the run continues without this tracker", error.what()));
-    }
-  };
-  open(config_.metrics_jsonl,
-       [&] { trackers_.push_back(std::make_unique<MetricsFile>(config_.metrics_jsonl)); });
-  open(config_.csv_dir, [&] { trackers_.push_back(std::make_unique<CsvFolder>(config_.csv_dir)); });
-  open(config_.wandb_project, [&] {
-    trackers_.push_back(std::make_unique<WandbRun>(
-        config_.wandb_save_dir, WandbRun::Description{.project = config_.wandb_project,
-                                                      .name = config_.wandb_exp_name,
-                                                      .settings = run.settings}));
-  });
-  open(config_.tensorboard_dir, [&] { tensorboard_.emplace(config_.tensorboard_dir); });
-  if (!tensorboard_) return;
+  trackers_ = megatron::open_trackers(run);
+  if (config_.tensorboard_dir.empty()) return;
+  try {
+    tensorboard_.emplace(config_.tensorboard_dir);
+  } catch (const IoError& error) {
+    warn(fmt::format("{}; the run continues without this tracker", error.what()));
+    return;
+  }
   for (const auto& [name, value] : run.settings) {
     tensorboard_->add_text(name, text_of(value), iteration);
   }

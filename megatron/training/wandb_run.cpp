@@ -6,18 +6,19 @@
 #include <zlib.h>
 
 #include <array>
-#include <cmath>
+#include <cstdint>
 #include <ctime>
-#include <nlohmann/json.hpp>
+#include <exception>
+#include <fstream>
 #include <random>
 #include <string_view>
 #include <system_error>
 #include <utility>
-#include <variant>
 
 #include "megatron/core/host_name.h"
 #include "megatron/training/little_endian.h"
 #include "megatron/training/wandb.pb.h"
+#include "megatron/training/wandb_values.h"
 
 namespace megatron {
 namespace {
@@ -78,35 +79,6 @@ fs::path file_in(const fs::path& directory, Clock::time_point started, const std
          fmt::format("run-{}.wandb", id);
 }
 
-// The id between "run-" and ".wandb".
-std::string id_of(const fs::path& file) { return file.stem().string().substr(4); }
-
-// Compat: NaN and Infinity, as Python's json writes them and the client reads them.
-std::string json_of(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  if (value == std::trunc(value) && std::abs(value) < 1e15) return fmt::format("{:.0f}", value);
-  return nlohmann::json(value).dump();
-}
-
-std::string json_of(const ArgValue& setting) {
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-  return std::visit(
-      [](const auto& value) -> std::string {
-        using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, std::monostate>) {
-          return "null";
-        } else if constexpr (std::is_same_v<T, double>) {
-          return json_of(value);
-        } else if constexpr (std::is_same_v<T, DType>) {
-          return nlohmann::json(text_of(ArgValue(value))).dump();
-        } else {
-          return nlohmann::json(value).dump(-1, ' ', false, kReplace);
-        }
-      },
-      setting);
-}
-
 template <class Items>
 void add_item(Items& items, const std::string& key, std::string json) {
   wandb::Item* const item = items.Add();
@@ -117,7 +89,8 @@ void add_item(Items& items, const std::string& key, std::string json) {
 }  // namespace
 
 WandbRun::WandbRun(const fs::path& directory, const Description& description)
-    : file_(file_in(directory, started_, random_id()), "--wandb-save-dir") {
+    : id_(description.id.empty() ? random_id() : description.id),
+      file_(file_in(directory, started_, id_), "--wandb-save-dir") {
   file_.append(kFileHeader);
   wandb::Record header;
   header.mutable_header()->mutable_version_info()->set_producer("megatron.cpp");
@@ -126,27 +99,38 @@ WandbRun::WandbRun(const fs::path& directory, const Description& description)
 
   wandb::Record record;
   wandb::RunRecord* const run = record.mutable_run();
-  run->set_run_id(id_of(path()));
+  run->set_run_id(id_);
   run->set_project(description.project);
   run->set_display_name(description.name);
   run->set_host(host_name());
   run->mutable_start_time()->set_seconds(Clock::to_time_t(started_));
   for (const auto& [name, value] : description.settings) {
-    add_item(*run->mutable_config()->mutable_update(), name, json_of(value));
+    add_item(*run->mutable_config()->mutable_update(), name, wandb_json(value));
   }
   append(record);
 }
 
+void WandbRun::go_live(std::unique_ptr<RunService> service, const LiveRun::Pace& pace) {
+  const std::string folder = path().parent_path().string();
+  live_ = std::make_unique<LiveRun>(
+      std::move(service), [](const RunRow&) {}, fmt::format("`wandb sync {}` sends all", folder),
+      pace);
+}
+
 WandbRun::~WandbRun() {
+  const bool has_failed = std::uncaught_exceptions() > 0;
   write_row();
   wandb::Record summary;
   for (const auto& [name, value] : summary_) {
-    add_item(*summary.mutable_summary()->mutable_update(), name, json_of(value));
+    add_item(*summary.mutable_summary()->mutable_update(), name, wandb_json(value));
   }
   append(summary);
   wandb::Record end;
+  end.mutable_exit()->set_exit_code(has_failed ? 1 : 0);
   end.mutable_exit()->set_runtime(static_cast<int32_t>(seconds()));
   append(end);
+  // Compat: the client's mark, by which `wandb sync` passes over the folder.
+  if (live_ && live_->finish(has_failed)) std::ofstream(path().string() + ".synced").flush();
 }
 
 double WandbRun::seconds() const {
@@ -168,10 +152,11 @@ void WandbRun::write_row() {
   wandb::Record record;
   for (const auto& [name, value] : row_) {
     summary_[name] = value;
-    add_item(*record.mutable_history()->mutable_item(), name, json_of(value));
+    add_item(*record.mutable_history()->mutable_item(), name, wandb_json(value));
   }
   record.mutable_history()->mutable_step()->set_num(*iteration_);
   append(record);
+  if (live_) live_->add({*iteration_, row_.back().second, row_});
   row_.clear();
   iteration_.reset();
 }

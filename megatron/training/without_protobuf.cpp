@@ -21,6 +21,7 @@ void TensorBoardWriter::add_text(std::string_view, std::string_view, int64_t) {}
 WandbRun::WandbRun(const std::filesystem::path&, const Description&)
     : file_(refused("a file of Weights & Biases"), "") {}
 WandbRun::~WandbRun() = default;
+void WandbRun::go_live(std::unique_ptr<RunService>, const LiveRun::Pace&) {}
 void WandbRun::write(int64_t, const NamedValues&) {}
 
 }  // namespace megatron

@@ -55,6 +55,9 @@ void redirect(int descriptor, const fs::path& path, int flags) {
   redirect(STDOUT_FILENO, directory / "out", O_WRONLY);
   redirect(STDERR_FILENO, directory / "err", O_WRONLY);
   ::setenv("MEGATRON_SECRET", "the secret of the tests", 0);  // no file in the home directory
+  for (const char* name : {"MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE"}) {
+    ::unsetenv(name);  // no run of a test is sent to a service
+  }
   for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
   if (options.max_file_bytes > 0) {
     const auto limit = static_cast<rlim_t>(options.max_file_bytes);

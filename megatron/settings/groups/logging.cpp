@@ -75,11 +75,20 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
                    "Write the number of ranks to TensorBoard.");
 
   flags.add("--wandb-project", c.wandb_project,
-            "Write an offline run of this project for Weights & Biases; `wandb sync` uploads it.");
+            "Write a run of this project for Weights & Biases: live if WANDB_API_KEY is set, "
+            "otherwise offline, for `wandb sync`.");
   flags.add("--wandb-exp-name", c.wandb_exp_name,
             "Name of the run; required with --wandb-project.");
   flags.add("--wandb-save-dir", c.wandb_save_dir,
-            "Directory of the offline run; <save>/wandb if not given.");
+            "Directory of the run's file; <save>/wandb if not given.");
+  flags.add("--wandb-entity", c.wandb_entity,
+            "User or team that owns the project; WANDB_ENTITY, or that of the key, if not given.");
+  flags.add("--mlflow-experiment", c.mlflow_experiment,
+            "Send the run to this experiment of an MLflow server.");
+  flags.add("--mlflow-run-name", c.mlflow_run_name,
+            "Name of the run; the server chooses one if not given.");
+  flags.add("--mlflow-tracking-uri", c.mlflow_tracking_uri,
+            "Address of the server; MLFLOW_TRACKING_URI if not given.");
   flags.add_entry("--enable-one-logger", T::kSwitch, other, false, "An internal service.");
   flags.add_later_entry("--no-one-logger", T::kSwitch, other, false, "An internal service.");
   flags.add_entry("--one-logger-project", T::kText, other, "e2e-tracking", "An internal service.");
