@@ -10,10 +10,11 @@ namespace megatron::kernels {
 // y[i] = value.   y out
 void fill(TensorView y, float value, Stream stream);
 
-// y[i] = x[i], rounded to the dtype of y.   y [n] out   x [n] in, must not overlap y
+// y[i] = x[i], rounded to the dtype of y.   y [n] out   x [n] in, must not overlap y; fp64, too
 void cast(TensorView y, ConstView x, Stream stream);
 
-// y[i] = x[i] + alpha * z[i].   y [n] out, may be x or z   x, z [n] in, each of any of the dtypes
+// y[i] = x[i] + alpha * z[i].   y [n] out, may be x or z   x, z [n] in, each of any of the dtypes;
+// or all of fp64
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream);
 
 // y[i] = alpha * x[i].   y [n] out, may be x   x [n] in, dtype of y

@@ -5,7 +5,8 @@
 #include "megatron/kernels/router_score.h"
 
 // The router of a mixture of experts: the choice of k of E experts for each of T tokens, and their
-// weights (Shazeer et al. 2017, arXiv:1701.06538). Computes in fp32. A GPU chooses at most 32 of at
+// weights (Shazeer et al. 2017, arXiv:1701.06538). Computes in fp32; of fp64 logits, scores alone
+// are computed in fp32, and the rest in fp64. A GPU chooses at most 32 of at
 // most 1024 experts.
 namespace megatron::kernels {
 
@@ -32,7 +33,7 @@ constexpr int64_t terms_of_group_score(const RouterOptions& options, int64_t k) 
 // ids[t] = the k experts with the highest scores, the highest first; the first of equal ones.
 //
 //   ids     [T, k]  out  int32
-//   logits  [T, E]  in   fp32
+//   logits  [T, E]  in   fp32 | fp64
 //   bias    [E]     in   fp32, added to the scores of the choice alone; may be null
 void choose_experts(TensorView ids, ConstView logits, ConstView bias, const RouterOptions& options,
                     Stream stream);
@@ -61,7 +62,7 @@ void drop_tokens(TensorView ids, ConstView weights, int64_t num_experts, int64_t
 // Weights of the chosen experts, and their gradient.
 //
 //   weights, dweights  [T, k]  fp32
-//   logits, dlogits    [T, E]  fp32; dlogits is overwritten
+//   logits, dlogits    [T, E]  fp32 | fp64; dlogits is overwritten
 //   ids                [T, k]  int32, of choose_experts()
 void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
                             const RouterOptions& options, Stream stream);
@@ -88,7 +89,7 @@ void jitter(TensorView y, ConstView x, ConstView noise, Stream stream);
 void sum_of_products(TensorView y, ConstView x, ConstView z, float alpha, Stream stream);
 
 // y = alpha sum over t of (log sum exp logits[t])^2 (Zoph et al. 2022, arXiv:2202.08906, sec. 3.3).
-//   y, dy []   logits, dlogits [T, E]   fp32
+//   y, dy [] fp32   logits, dlogits [T, E] fp32 | fp64
 void squared_log_sums_forward(TensorView y, ConstView logits, float alpha, Stream stream);
 void squared_log_sums_backward(TensorView dlogits, ConstView dy, ConstView logits, float alpha,
                                Stream stream);

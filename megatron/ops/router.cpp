@@ -1,8 +1,52 @@
 #include "megatron/ops/router.h"
 
+#include <utility>
+
 #include "megatron/device/trace.h"
+#include "megatron/kernels/double_matmul.h"
+#include "megatron/ops/linear.h"
 
 namespace megatron {
+
+using kernels::Transpose;
+
+Variable double_logits(const Variable& x, const Variable& weight, const Variable& bias) {
+  const TraceRange range("double_logits", x.stream());
+  Tensor y({x.size(0), weight.size(0)}, DType::kFloat64, x.stream());
+  kernels::double_matmul(y.view(), x.data().view(), Transpose::kNo, weight.data().view(),
+                         Transpose::kYes, bias.defined() ? bias.data().view() : ConstView{}, 0.0f,
+                         y.stream());
+  return record(
+      "double_logits", y, {x, weight, bias},
+      [x = x.data(), saved = linear_saved(weight, bias)](const Tensor& dy,
+                                                         const Wants& wants) -> Grads {
+        const Stream stream = dy.stream();
+        const auto product = [&](const TensorView& c, const ConstView& a, Transpose transpose_a,
+                                 const ConstView& b, float beta) {
+          kernels::double_matmul(c, a, transpose_a, b, Transpose::kNo, {}, beta, stream);
+        };
+        Tensor dx;
+        if (wants[0]) {
+          dx = empty_like(x);
+          product(dx.view(), dy.view(), Transpose::kNo, saved.weight.view(), 0.0f);
+        }
+        ParameterGradient dweight(saved.weight_sink, saved.weight.shape(), saved.weight.dtype(),
+                                  stream, wants[1]);
+        if (wants[1]) {
+          product(dweight.view(), dy.view(), Transpose::kYes, x.view(), dweight.beta());
+        }
+        ParameterGradient dbias(saved.bias_sink, {1, dy.size(1)}, x.dtype(), stream, wants[2]);
+        if (wants[2]) {
+          const Tensor ones = full({dy.size(0), 1}, 1.0f, DType::kFloat32, stream);
+          TensorView sums = dbias.view();
+          sums.shape = {1, dy.size(1)};
+          product(sums, ones.view(), Transpose::kYes, dy.view(), dbias.beta());
+        }
+        Tensor of_bias = dbias.result();
+        if (of_bias.defined()) of_bias = of_bias.reshape({dy.size(1)});
+        return {std::move(dx), dweight.result(), std::move(of_bias)};
+      });
+}
 
 Variable expert_weights(const Variable& logits, const Tensor& ids, const RouterOptions& options) {
   const TraceRange range("expert_weights", logits.stream());

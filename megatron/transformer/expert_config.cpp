@@ -87,8 +87,9 @@ class ExpertProblems {
             "sqrtsoftplus");
     require(!c_.moe_apply_probs_on_input || topk == 1,
             fmt::format("--moe-apply-probs-on-input needs --moe-router-topk 1, not {}", topk));
-    require(!c_.moe_router_dtype || *c_.moe_router_dtype == DType::kFloat32,
-            "--moe-router-dtype fp64 is not available; use fp32");
+    require(c_.moe_router_dtype != DType::kFloat64 || !c_.moe_legacy_router,
+            "--moe-router-dtype fp64 and --megatron-compat 0.5 exclude each other: that version "
+            "has no such flag; use fp32");
     const int64_t groups = c_.moe_router_num_groups;
     const int64_t kept = c_.moe_router_group_topk;
     require((groups == 0) == (kept == 0),

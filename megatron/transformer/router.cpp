@@ -113,6 +113,7 @@ Variable Router::logits_of(const Variable& x, const ForwardContext& context) con
   Variable rows = reshape(x, {x.data().numel() / hidden, hidden});
   if (!config_.moe_legacy_router) rows = jittered_rows(rows, x.shape(), context);
   if (!config_.moe_router_dtype) return linear(rows, weight_, bias_);
+  if (*config_.moe_router_dtype == DType::kFloat64) return double_logits(rows, weight_, bias_);
   const auto converted = [&](const Variable& one) {
     return one.defined() ? cast(one, *config_.moe_router_dtype) : one;
   };
@@ -137,15 +138,19 @@ Tensor Router::chosen(const Tensor& logits, bool is_training) const {
 
 RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) const {
   const Variable product = logits_of(x, context);
+  const bool is_double = product.dtype() == DType::kFloat64;
   const Variable plain = cast(product, DType::kFloat32);
   const Variable logits =
       config_.moe_legacy_router ? jittered_rows(plain, x.shape(), context) : plain;
+  const Variable& exact = is_double ? product : logits;
   const bool is_training = context.auxiliary_losses != nullptr;
   RoutedTokens routed;
-  routed.ids = chosen(logits.data(), is_training);
-  routed.weights = expert_weights(logits, routed.ids, options_);
-  // Weights have the precision of the logits.
-  routed.weights = cast(cast(routed.weights, product.dtype()), DType::kFloat32);
+  routed.ids = chosen(is_sinkhorn_ && is_training ? logits.data() : exact.data(), is_training);
+  routed.weights = expert_weights(exact, routed.ids, options_);
+  // Weights have the precision of the logits; fp64 is rounded to fp32.
+  if (!is_double) {
+    routed.weights = cast(cast(routed.weights, product.dtype()), DType::kFloat32);
+  }
   if (config_.moe_expert_capacity_factor >= 0) {
     const auto tokens = static_cast<double>(routed.ids.numel());
     const auto capacity = static_cast<int64_t>(std::ceil(
@@ -157,7 +162,7 @@ RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) c
                          x.stream());
   }
   if (is_training) {
-    add_losses(plain, logits, x.shape(), context);
+    add_losses(is_double ? product : plain, logits, x.shape(), context);
     count(routed.ids, logits.data(), context);
   }
   return routed;

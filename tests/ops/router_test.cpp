@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -50,6 +52,78 @@ TEST(ChooseExpertsTest, ChoosesFromTheBestGroups) {
   EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, {}), ElementsAre(0, 2));
   const RouterOptions of_best{.num_groups = 2, .group_topk = 1, .group_score_topk = 1};
   EXPECT_THAT(choice_of({9, 0, 6, 5}, 2, of_best), ElementsAre(0, 1));
+}
+
+// Logits that are equal in fp32.
+TEST(ChooseExpertsTest, ComparesFp64) {
+  const Tensor logits = tensor_of(std::vector<double>{1, 1 + 1e-12, 1 - 1e-12}, {1, 3});
+  Tensor ids({1, 3}, DType::kInt32, Stream{});
+  kernels::choose_experts(ids.view(), logits.view(), {}, {}, Stream{});
+  EXPECT_THAT(ids.span<int32_t>(), ElementsAre(1, 0, 2));
+}
+
+TEST(DoubleLogitsTest, HasTheRightGradients) {
+  check(
+      {.name = "double_logits",
+       .inputs = {random_normal({7, 6}, {.seed = 1}), random_normal({5, 6}, {.seed = 2}),
+                  random_normal({5}, {.seed = 3})},
+       .op =
+           [](const auto& in) { return cast(double_logits(in[0], in[1], in[2]), DType::kFloat32); },
+       .reference = [](const auto& in) { return linear(in[0], in[1], in[2]); },
+       .terms = 7,
+       .dtypes = {}});
+}
+
+// fp32 sums would lose the small terms.
+TEST(DoubleLogitsTest, AddsInFp64) {
+  const Variable x(tensor_of(std::vector<float>{1e8f, 1, -1e8f}, {1, 3}));
+  const Variable weight(tensor_of(std::vector<float>{1, 0.25f, 1}, {1, 3}));
+  EXPECT_EQ(double_logits(x, weight, Variable()).data().item(), 0.25);
+  const Variable bfloat16 =
+      double_logits(cast(x, DType::kBFloat16), cast(weight, DType::kBFloat16), Variable());
+  EXPECT_EQ(bfloat16.data().item(), 0.25);
+}
+
+// Everything that computes with logits does so with those of fp64.
+TEST(DoubleLogitsTest, GiveTheWeightsAndLossesOfFp32) {
+  const auto in_fp64 = [](const Variable& logits) { return cast(logits, DType::kFloat64); };
+  const std::vector<RouterOptions> all = {{.pre_softmax = true},
+                                          {.scaling_factor = 0.5f},
+                                          {.score = RouterScore::kSigmoid},
+                                          {.score = RouterScore::kSqrtSoftplus},
+                                          {.is_sinkhorn = true}};
+  for (const RouterOptions& options : all) {
+    for (const int64_t k : {1, 3}) {
+      check({.name = "expert_weights",
+             .inputs = {logits_of_tokens()},
+             .op =
+                 [=](const auto& in) {
+                   return expert_weights(in_fp64(in[0]), chosen_experts(k), options);
+                 },
+             .reference =
+                 [=](const auto& in) { return expert_weights(in[0], chosen_experts(k), options); },
+             .dtypes = {}});
+    }
+  }
+  check({.name = "squared_log_sum_loss",
+         .inputs = {logits_of_tokens()},
+         .op = [=](const auto& in) { return squared_log_sum_loss(in_fp64(in[0]), 0.3); },
+         .reference = [](const auto& in) { return squared_log_sum_loss(in[0], 0.3); },
+         .terms = kRouterTokens * kRouterExperts,
+         .dtypes = {}});
+}
+
+// Gradients of fp64 add up in fp64.
+TEST(DoubleLogitsTest, AddTheirGradients) {
+  check({.name = "add",
+         .inputs = {logits_of_tokens()},
+         .op =
+             [](const auto& in) {
+               const Variable logits = cast(in[0], DType::kFloat64);
+               return add(cast(logits, DType::kFloat32), cast(logits, DType::kFloat32));
+             },
+         .reference = [](const auto& in) { return scale(in[0], 2); },
+         .dtypes = {}});
 }
 
 TEST(DropTokensTest, KeepsTheLargestWeightsOrTheFirstTokens) {

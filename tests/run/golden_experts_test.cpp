@@ -118,6 +118,19 @@ TEST_P(GoldenExpertsTest, HasTheGradientsOfMegatronCore) {
   trainer.expect_gradients(golden.gradients(), 1e-6);
 }
 
+// Routers that compute in fp64 differ by rounding.
+TEST(GoldenDoubleRouterTest, TrainsAsMegatronCore) {
+  MG_NEEDS_SHARED("golden/moe/flags.sh");
+  for (const char* const name : {"top2_aux", "top2_presoftmax", "zloss", "sigmoid_bias",
+                                 "gelu_bias", "sinkhorn_top2", "quantile", "dsv3"}) {
+    const CoreRun golden(kExpertRuns, name);
+    const RunConfig config = golden.config({"--moe-router-dtype", "fp64"}, 1);
+    ASSERT_EQ(config.transformer.moe_router_dtype, DType::kFloat64);
+    CoreTrainer trainer(golden, config, comm::Group());
+    expect_iterations(iterations_of(trainer, 3), golden, 1e-6);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Runs, GoldenExpertsTest,
     testing::Values(

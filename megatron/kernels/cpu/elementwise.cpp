@@ -21,6 +21,21 @@ void for_tiles(int64_t n, const F& f) {
   });
 }
 
+// One of the two is fp64.
+void cast_double(const TensorView& y, const ConstView& x) {
+  if (y.dtype == DType::kFloat64) {
+    dispatch_floating(x.dtype, "cast", [&]<class T>() {
+      std::transform(x.as<T>(), x.as<T>() + x.numel(), y.as<double>(),
+                     [](T one) { return static_cast<double>(static_cast<float>(one)); });
+    });
+  } else {
+    dispatch_floating(y.dtype, "cast", [&]<class T>() {
+      std::transform(x.as<double>(), x.as<double>() + x.numel(), y.as<T>(),
+                     [](double one) { return T(static_cast<float>(one)); });
+    });
+  }
+}
+
 }  // namespace
 
 void fill(TensorView y, float value, Stream) {
@@ -43,6 +58,7 @@ void cast(TensorView y, ConstView x, Stream) {
     });
     return;
   }
+  if (x.dtype == DType::kFloat64 || y.dtype == DType::kFloat64) return cast_double(y, x);
   const TileReader in(x, "cast");
   const TileWriter out(y, "cast");
   for_tiles(x.numel(), [&](int64_t at, int64_t n) {
@@ -57,6 +73,11 @@ void cast(TensorView y, ConstView x, Stream) {
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream) {
   expect_shape(x.shape, y.shape, "add: x");
   expect_shape(z.shape, y.shape, "add: z");
+  if (y.dtype == DType::kFloat64) {
+    std::transform(x.as<double>(), x.as<double>() + x.numel(), z.as<double>(), y.as<double>(),
+                   [alpha](double a, double b) { return a + static_cast<double>(alpha) * b; });
+    return;
+  }
   const TileReader x_tiles(x, "add");
   const TileReader z_tiles(z, "add");
   const TileWriter out(y, "add");

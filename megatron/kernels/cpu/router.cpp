@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "megatron/core/parallel_for.h"
@@ -19,18 +20,32 @@ constexpr float kLeastSum = 1e-20f;
 using ScoreRow = std::span<float>;
 using ConstScores = std::span<const float>;
 
-// A matrix of fp32 rows.
+// A matrix of rows of T, float or double.
+template <class T = float>
 struct RouterRows {
-  const float* data;
+  const T* data;
   int64_t count, width;
 
-  explicit RouterRows(ConstView x) : data(x.as<float>()), count(x.size(0)), width(x.size(1)) {}
-  ConstScores operator[](int64_t row) const {
+  explicit RouterRows(ConstView x) : data(x.as<T>()), count(x.size(0)), width(x.size(1)) {}
+  std::span<const T> operator[](int64_t row) const {
     return {data + row * width, static_cast<size_t>(width)};
   }
 };
-ScoreRow score_row(TensorView x, int64_t row) {
-  return {x.as<float>() + row * x.size(1), static_cast<size_t>(x.size(1))};
+template <class T = float>
+std::span<T> score_row(TensorView x, int64_t row) {
+  return {x.as<T>() + row * x.size(1), static_cast<size_t>(x.size(1))};
+}
+// Calls f.template operator()<T>() with the type of logits.
+template <class F>
+void with_logits(const ConstView& logits, const F& f) {
+  if (logits.dtype == DType::kFloat64) return f.template operator()<double>();
+  f.template operator()<float>();
+}
+// Logits as fp32: themselves, or rounded in `buffer`.
+ConstScores rounded(ConstScores x, ScoreRow) { return x; }
+ConstScores rounded(std::span<const double> x, ScoreRow buffer) {
+  std::ranges::transform(x, buffer.begin(), [](double one) { return static_cast<float>(one); });
+  return buffer;
 }
 std::span<const int32_t> token_ids(ConstView ids, int64_t row) {
   return {ids.as<int32_t>() + row * ids.size(1), static_cast<size_t>(ids.size(1))};
@@ -45,11 +60,12 @@ void for_tokens(int64_t tokens, int64_t experts, const F& f) {
   });
 }
 
-void softmax(ScoreRow y, ConstScores x) {
-  const float highest = *std::ranges::max_element(x);
-  float sum = 0;
+template <class T>
+void softmax(std::span<T> y, std::type_identity_t<std::span<const T>> x) {
+  const T highest = *std::ranges::max_element(x);
+  T sum = 0;
   for (size_t i = 0; i < x.size(); ++i) sum += y[i] = std::exp(x[i] - highest);
-  for (float& value : y) value /= sum;
+  for (T& value : y) value /= sum;
 }
 
 float router_sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
@@ -68,31 +84,33 @@ void single_scores(ScoreRow y, ConstScores x, RouterScore score) {
 }
 
 // The indices of the k highest scores, the highest first.
-void choose_highest(std::span<int32_t> ids, ConstScores scores) {
+template <class T>
+void choose_highest(std::span<int32_t> ids, std::span<const T> scores) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
   const auto k = static_cast<std::ptrdiff_t>(ids.size());
   std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int32_t a, int32_t b) {
-    const float x = scores[static_cast<size_t>(a)];
-    const float y = scores[static_cast<size_t>(b)];
+    const T x = scores[static_cast<size_t>(a)];
+    const T y = scores[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   });
   std::copy_n(order.begin(), k, ids.begin());
 }
 
 // Leaves the scores of the best blocks of experts.
-void keep_best_groups(ScoreRow scores, int64_t topk, const RouterOptions& options) {
+template <class T>
+void keep_best_groups(std::span<T> scores, int64_t topk, const RouterOptions& options) {
   const auto groups = static_cast<size_t>(options.num_groups);
   const size_t size = scores.size() / groups;
-  std::vector<float> of_group(groups);
+  std::vector<T> of_group(groups);
   std::vector<int32_t> best(static_cast<size_t>(terms_of_group_score(options, topk)));
   for (size_t g = 0; g < groups; ++g) {
-    const ScoreRow group = scores.subspan(g * size, size);
-    choose_highest(best, group);
+    const std::span<T> group = scores.subspan(g * size, size);
+    choose_highest<T>(best, group);
     for (const int32_t id : best) of_group[g] += group[static_cast<size_t>(id)];
   }
   std::vector<int32_t> kept(static_cast<size_t>(options.group_topk));
-  choose_highest(kept, of_group);
+  choose_highest<T>(kept, of_group);
   for (size_t g = 0; g < groups; ++g) {
     if (std::ranges::find(kept, static_cast<int32_t>(g)) != kept.end()) continue;
     std::ranges::fill(scores.subspan(g * size, size), kNever);
@@ -112,25 +130,28 @@ RouterScore single_score_of(const RouterOptions& options) {
 }
 
 // dx of y = softmax(x).
-void softmax_gradient(ScoreRow dx, ConstScores y, ConstScores dy) {
-  float dot = 0;
+template <class T>
+void softmax_gradient(std::span<T> dx, ConstScores y, std::type_identity_t<std::span<const T>> dy) {
+  T dot = 0;
   for (size_t i = 0; i < y.size(); ++i) dot += y[i] * dy[i];
   for (size_t i = 0; i < y.size(); ++i) dx[i] = y[i] * (dy[i] - dot);
 }
 
 // dx of y = x / (sum x + kLeastSum); dx may be dy.
-void ratio_gradient(ScoreRow dx, ConstScores x, ConstScores dy) {
-  float sum = kLeastSum;
-  float dot = 0;
+template <class T>
+void ratio_gradient(std::span<T> dx, ConstScores x, std::type_identity_t<std::span<const T>> dy) {
+  T sum = kLeastSum;
+  T dot = 0;
   for (const float value : x) sum += value;
   for (size_t i = 0; i < x.size(); ++i) dot += x[i] * dy[i];
   for (size_t i = 0; i < x.size(); ++i) dx[i] = (dy[i] - dot / sum) / sum;
 }
 
-float log_sum_of(ConstScores x) {
-  const float highest = *std::ranges::max_element(x);
-  float sum = 0;
-  for (const float value : x) sum += std::exp(value - highest);
+template <class T>
+T log_sum_of(std::span<const T> x) {
+  const T highest = *std::ranges::max_element(x);
+  T sum = 0;
+  for (const T value : x) sum += std::exp(value - highest);
   return highest + std::log(sum);
 }
 
@@ -138,28 +159,35 @@ float log_sum_of(ConstScores x) {
 
 void choose_experts(TensorView ids, ConstView logits, ConstView bias, const RouterOptions& options,
                     Stream) {
-  const RouterRows rows(logits);
   const auto k = static_cast<size_t>(ids.size(1));
-  for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow scores) {
-    for (int64_t t = begin; t < end; ++t) {
-      if (options.score != RouterScore::kSoftmax) {
-        single_scores(scores, rows[t], options.score);
-      } else if (options.pre_softmax) {
-        softmax(scores, rows[t]);
-      } else {
-        std::ranges::copy(rows[t], scores.begin());
+  with_logits(logits, [&]<class T>() {
+    const RouterRows<T> rows(logits);
+    for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow buffer) {
+      std::vector<T> scores(buffer.size());
+      for (int64_t t = begin; t < end; ++t) {
+        if (options.score == RouterScore::kSoftmax && !options.pre_softmax) {
+          std::ranges::copy(rows[t], scores.begin());
+        } else {
+          const ConstScores x = rounded(rows[t], buffer);
+          if (options.score == RouterScore::kSoftmax) {
+            softmax(buffer, x);
+          } else {
+            single_scores(buffer, x, options.score);
+          }
+          std::ranges::copy(buffer, scores.begin());
+        }
+        if (bias.data != nullptr) {
+          for (size_t e = 0; e < scores.size(); ++e) scores[e] += bias.as<float>()[e];
+        }
+        if (options.group_topk > 0) keep_best_groups<T>(scores, ids.size(1), options);
+        choose_highest<T>({ids.as<int32_t>() + t * ids.size(1), k}, scores);
       }
-      if (bias.data != nullptr) {
-        for (size_t e = 0; e < scores.size(); ++e) scores[e] += bias.as<float>()[e];
-      }
-      if (options.group_topk > 0) keep_best_groups(scores, ids.size(1), options);
-      choose_highest({ids.as<int32_t>() + t * ids.size(1), k}, scores);
-    }
+    });
   });
 }
 
 void choose_balanced_experts(TensorView ids, ConstView logits, Stream) {
-  const RouterRows rows(logits);
+  const RouterRows<> rows(logits);
   const auto num_tokens = static_cast<size_t>(rows.count);
   const auto num_experts = static_cast<size_t>(rows.width);
   std::vector<float> cost(num_tokens * num_experts);
@@ -187,13 +215,13 @@ void choose_balanced_experts(TensorView ids, ConstView logits, Stream) {
     const ScoreRow row(cost.data() + t * num_experts, num_experts);
     for (size_t e = 0; e < num_experts; ++e) row[e] = d1[e] * row[e] * d0[t];
     const auto k = static_cast<size_t>(ids.size(1));
-    choose_highest({ids.as<int32_t>() + t * k, k}, row);
+    choose_highest<float>({ids.as<int32_t>() + t * k, k}, row);
   }
 }
 
 void balancing_quantiles(TensorView quantiles, TensorView a, ConstView logits, ConstView bias,
                          int64_t topk, Stream) {
-  const RouterRows rows(logits);
+  const RouterRows<> rows(logits);
   const auto num_experts = static_cast<size_t>(rows.width);
   std::vector<float> values(num_experts);
   for (int64_t t = 0; t < rows.count; ++t) {
@@ -230,70 +258,75 @@ void drop_tokens(TensorView ids, ConstView weights, int64_t num_experts, int64_t
 
 void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
                             const RouterOptions& options, Stream) {
-  const RouterRows rows(logits);
   const auto k = static_cast<size_t>(ids.size(1));
-  for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow scores) {
-    for (int64_t t = begin; t < end; ++t) {
-      const ConstScores x = rows[t];
-      const std::span<const int32_t> chosen = token_ids(ids, t);
-      const ScoreRow y = score_row(weights, t);
-      if (is_softmax_of_all(options, k)) softmax(scores, x);
-      for (size_t j = 0; j < k; ++j) {
-        const auto e = static_cast<size_t>(chosen[j]);
-        y[j] = is_softmax_of_all(options, k)   ? scores[e]
-               : is_softmax_of_chosen(options) ? x[e]
-                                               : single_score(x[e], single_score_of(options));
+  with_logits(logits, [&]<class T>() {
+    const RouterRows<T> rows(logits);
+    for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow scores) {
+      for (int64_t t = begin; t < end; ++t) {
+        const ConstScores x = rounded(rows[t], scores);
+        const std::span<const int32_t> chosen = token_ids(ids, t);
+        const ScoreRow y = score_row(weights, t);
+        if (is_softmax_of_all(options, k)) softmax(scores, x);
+        for (size_t j = 0; j < k; ++j) {
+          const auto e = static_cast<size_t>(chosen[j]);
+          y[j] = is_softmax_of_all(options, k)   ? scores[e]
+                 : is_softmax_of_chosen(options) ? x[e]
+                                                 : single_score(x[e], single_score_of(options));
+        }
+        if (is_softmax_of_chosen(options)) softmax(y, y);
+        if (!options.is_sinkhorn && options.score != RouterScore::kSoftmax && k > 1) {
+          T sum = kLeastSum;
+          for (const float value : y) sum += value;
+          for (float& value : y) value = static_cast<float>(value / sum);
+        }
+        for (float& value : y) value *= options.scaling_factor;
       }
-      if (is_softmax_of_chosen(options)) softmax(y, y);
-      if (!options.is_sinkhorn && options.score != RouterScore::kSoftmax && k > 1) {
-        float sum = kLeastSum;
-        for (const float value : y) sum += value;
-        for (float& value : y) value /= sum;
-      }
-      for (float& value : y) value *= options.scaling_factor;
-    }
+    });
   });
 }
 
 void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView logits,
                              ConstView ids, const RouterOptions& options, Stream) {
-  const RouterRows rows(logits);
-  const RouterRows gradients(dweights);
+  const RouterRows<> gradients(dweights);
   const auto k = static_cast<size_t>(ids.size(1));
-  for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow scores) {
-    std::vector<float> dy(k), y(k);
-    for (int64_t t = begin; t < end; ++t) {
-      const ConstScores x = rows[t];
-      const std::span<const int32_t> chosen = token_ids(ids, t);
-      const ScoreRow dx = score_row(dlogits, t);
-      std::ranges::fill(dx, 0.0f);
-      for (size_t j = 0; j < k; ++j) dy[j] = gradients[t][j] * options.scaling_factor;
-      if (is_softmax_of_all(options, k)) {
-        softmax(scores, x);
-        for (size_t j = 0; j < k; ++j) dx[static_cast<size_t>(chosen[j])] = dy[j];
-        softmax_gradient(dx, scores, dx);
-        continue;
-      }
-      for (size_t j = 0; j < k; ++j) y[j] = x[static_cast<size_t>(chosen[j])];
-      if (is_softmax_of_chosen(options)) {
-        softmax(y, y);
-        softmax_gradient(dy, y, dy);
-      } else {
-        const RouterScore score = single_score_of(options);
-        if (k > 1) {
-          std::vector<float> of_chosen(k);
-          single_scores(of_chosen, y, score);
-          ratio_gradient(dy, of_chosen, dy);
+  with_logits(logits, [&]<class T>() {
+    const RouterRows<T> rows(logits);
+    for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow scores) {
+      std::vector<T> dy(k);
+      std::vector<float> y(k);
+      for (int64_t t = begin; t < end; ++t) {
+        const ConstScores x = rounded(rows[t], scores);
+        const std::span<const int32_t> chosen = token_ids(ids, t);
+        const std::span<T> dx = score_row<T>(dlogits, t);
+        std::ranges::fill(dx, T{});
+        for (size_t j = 0; j < k; ++j) dy[j] = gradients[t][j] * options.scaling_factor;
+        if (is_softmax_of_all(options, k)) {
+          softmax(scores, x);
+          for (size_t j = 0; j < k; ++j) dx[static_cast<size_t>(chosen[j])] = dy[j];
+          softmax_gradient<T>(dx, scores, dx);
+          continue;
         }
-        for (size_t j = 0; j < k; ++j) dy[j] *= single_derivative(y[j], score);
+        for (size_t j = 0; j < k; ++j) y[j] = x[static_cast<size_t>(chosen[j])];
+        if (is_softmax_of_chosen(options)) {
+          softmax<float>(y, y);
+          softmax_gradient<T>(dy, y, dy);
+        } else {
+          const RouterScore score = single_score_of(options);
+          if (k > 1) {
+            std::vector<float> of_chosen(k);
+            single_scores(of_chosen, y, score);
+            ratio_gradient<T>(dy, of_chosen, dy);
+          }
+          for (size_t j = 0; j < k; ++j) dy[j] *= single_derivative(y[j], score);
+        }
+        for (size_t j = 0; j < k; ++j) dx[static_cast<size_t>(chosen[j])] = dy[j];
       }
-      for (size_t j = 0; j < k; ++j) dx[static_cast<size_t>(chosen[j])] = dy[j];
-    }
+    });
   });
 }
 
 void router_scores_forward(TensorView scores, ConstView logits, RouterScore score, Stream) {
-  const RouterRows rows(logits);
+  const RouterRows<> rows(logits);
   for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow) {
     for (int64_t t = begin; t < end; ++t) {
       const ScoreRow y = score_row(scores, t);
@@ -311,8 +344,8 @@ void router_scores_forward(TensorView scores, ConstView logits, RouterScore scor
 
 void router_scores_backward(TensorView dlogits, ConstView dy, ConstView weights, ConstView logits,
                             RouterScore score, float alpha, Stream) {
-  const RouterRows rows(logits);
-  const RouterRows groups(weights);
+  const RouterRows<> rows(logits);
+  const RouterRows<> groups(weights);
   const float factor = alpha * *dy.as<float>();
   for_tokens(rows.count, rows.width, [&](int64_t begin, int64_t end, ScoreRow scores) {
     std::vector<float> dscores(scores.size());
@@ -333,7 +366,7 @@ void router_scores_backward(TensorView dlogits, ConstView dy, ConstView weights,
 }
 
 void sum_by_group(TensorView sums, ConstView x, Stream) {
-  const RouterRows rows(x);
+  const RouterRows<> rows(x);
   std::fill_n(sums.as<float>(), sums.numel(), 0.0f);
   for (int64_t t = 0; t < rows.count; ++t) {
     const ScoreRow sum = score_row(sums, t % sums.size(0));
@@ -365,24 +398,28 @@ void sum_of_products(TensorView y, ConstView x, ConstView z, float alpha, Stream
 }
 
 void squared_log_sums_forward(TensorView y, ConstView logits, float alpha, Stream) {
-  const RouterRows rows(logits);
-  float sum = 0;
-  for (int64_t t = 0; t < rows.count; ++t) {
-    const float log_sum = log_sum_of(rows[t]);
-    sum += log_sum * log_sum;
-  }
-  *y.as<float>() = alpha * sum;
+  with_logits(logits, [&]<class T>() {
+    const RouterRows<T> rows(logits);
+    T sum = 0;
+    for (int64_t t = 0; t < rows.count; ++t) {
+      const T log_sum = log_sum_of(rows[t]);
+      sum += log_sum * log_sum;
+    }
+    *y.as<float>() = static_cast<float>(alpha * sum);
+  });
 }
 
 void squared_log_sums_backward(TensorView dlogits, ConstView dy, ConstView logits, float alpha,
                                Stream) {
-  const RouterRows rows(logits);
-  for (int64_t t = 0; t < rows.count; ++t) {
-    const ScoreRow dx = score_row(dlogits, t);
-    softmax(dx, rows[t]);
-    const float factor = 2.0f * alpha * *dy.as<float>() * log_sum_of(rows[t]);
-    for (float& value : dx) value *= factor;
-  }
+  with_logits(logits, [&]<class T>() {
+    const RouterRows<T> rows(logits);
+    for (int64_t t = 0; t < rows.count; ++t) {
+      const std::span<T> dx = score_row<T>(dlogits, t);
+      softmax(dx, rows[t]);
+      const T factor = 2.0f * alpha * *dy.as<float>() * log_sum_of(rows[t]);
+      for (T& value : dx) value *= factor;
+    }
+  });
 }
 
 }  // namespace megatron::kernels::cpu

@@ -3,6 +3,7 @@
 #include <cooperative_groups.h>
 
 #include "megatron/device/memory.h"
+#include "megatron/kernels/cuda/any_double.cuh"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/launch.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
@@ -51,6 +52,29 @@ struct Add {  // y = x + alpha z
 #pragma unroll
     for (int i = 0; i < N; ++i) a[i] = fmaf(alpha, b[i], a[i]);
     y.write(at, a);
+  }
+};
+
+struct CastDouble {
+  AnyDouble y, x;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) y.write(at + i, x.read(at + i));
+  }
+};
+
+struct AddDouble {
+  double* y;
+  const double* x;
+  const double* z;
+  float alpha;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[at + i] = fma(static_cast<double>(alpha), z[at + i], x[at + i]);
   }
 };
 
@@ -246,6 +270,10 @@ void fill(TensorView y, float value, Stream stream) {
 void cast(TensorView y, ConstView x, Stream stream) {
   expect_shape(x.shape, y.shape, "cast: x");
   if (x.dtype == y.dtype) return copy_bytes(y.data, x.data, x.bytes(), stream);
+  if (x.dtype == DType::kFloat64 || y.dtype == DType::kFloat64) {
+    return for_each_element(y.numel(), false,
+                            CastDouble{any_double(y, "cast"), any_double(x, "cast")}, stream);
+  }
   const AnyOutput out = any_output(y, "cast");
   const AnyInput in = any_input(x, "cast");
   run(y.numel(), Scale{out, in, 1.0f}, stream, out, in);
@@ -254,6 +282,10 @@ void cast(TensorView y, ConstView x, Stream stream) {
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream) {
   expect_shape(x.shape, y.shape, "add: x");
   expect_shape(z.shape, y.shape, "add: z");
+  if (y.dtype == DType::kFloat64) {
+    const AddDouble sum{y.as<double>(), x.as<double>(), z.as<double>(), alpha};
+    return for_each_element(y.numel(), false, sum, stream);
+  }
   const AnyOutput out = any_output(y, "add");
   const AnyInput a = any_input(x, "add");
   const AnyInput b = any_input(z, "add");

@@ -19,28 +19,33 @@ __device__ __forceinline__ float single_derivative(float x, RouterScore score) {
   return score == RouterScore::kSigmoid ? s * (1.0f - s) : 0.5f * s / sqrtf(softplus(x));
 }
 
-template <int kLane>
+template <int kLane, class T>
 __global__ void __launch_bounds__(kThreads)
-    choose_experts_kernel(int* ids, const float* logits, const float* bias, RouterOptions options,
+    choose_experts_kernel(int* ids, const T* logits, const float* bias, RouterOptions options,
                           int64_t tokens, int experts, int k, int score_terms) {
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
-    ExpertRow<kLane> row(logits + t * experts, experts);
+    ExpertRow<kLane, T> row(logits + t * experts, experts);
     if (options.score != RouterScore::kSoftmax) {
-      row.each([&](float& x, int e) { x = e < experts ? single_score(x, options.score) : kNever; });
+      row.each([&](T& x, int e) {
+        x = e < experts ? single_score(static_cast<float>(x), options.score) : kNever;
+      });
     } else if (options.pre_softmax) {
-      row.softmax();
+      ExpertRow<kLane> scores(logits + t * experts, experts);
+      scores.softmax();
+#pragma unroll
+      for (int i = 0; i < kLane; ++i) row.x[i] = scores.x[i];
     }
     if (bias != nullptr) {
-      row.each([&](float& x, int e) { x = e < experts ? x + bias[e] : kNever; });
+      row.each([&](T& x, int e) { x = e < experts ? x + bias[e] : kNever; });
     }
     if (options.group_topk > 0) {
       // Lane g has the score of block g; up to 32 blocks.
       const int groups = static_cast<int>(options.num_groups);
       const int size = experts / groups;
-      float score = kNever;
+      T score = kNever;
       for (int g = 0; g < groups; ++g) {
-        Chooser<kLane> chooser{row};
-        float sum = 0;
+        Chooser<kLane, T> chooser{row};
+        T sum = 0;
         for (int i = 0; i < score_terms; ++i) {
           sum += chooser.take(g * size, (g + 1) * size).value;
         }
@@ -49,17 +54,17 @@ __global__ void __launch_bounds__(kThreads)
       uint32_t kept = 0;
       for (int i = 0; i < options.group_topk; ++i) {
         const bool is_free = lane < groups && (kept >> lane & 1) == 0;
-        const Candidate best =
-            best_of_warp({is_free && score == score ? score : kNever, is_free ? lane : INT_MAX});
+        const Candidate<T> best =
+            best_of_warp<T>({is_free && score == score ? score : kNever, is_free ? lane : INT_MAX});
         kept |= 1u << best.id;
       }
-      row.each([&](float& x, int e) {
+      row.each([&](T& x, int e) {
         if (e < experts && (kept >> e / size & 1) == 0) x = kNever;
       });
     }
-    Chooser<kLane> chooser{row};
+    Chooser<kLane, T> chooser{row};
     for (int j = 0; j < k; ++j) {
-      const Candidate best = chooser.take(0, experts);
+      const Candidate<T> best = chooser.take(0, experts);
       if (lane == 0) ids[t * k + j] = best.id;
     }
   });
@@ -89,14 +94,14 @@ __device__ __forceinline__ float softmax_of_lanes(float x, bool has_choice) {
   return y / warp_sum(y);
 }
 
-template <int kLane>
+template <int kLane, class T>
 __global__ void __launch_bounds__(kThreads)
-    expert_weights_kernel(float* weights, const float* logits, const int* ids, WeightRule rule,
+    expert_weights_kernel(float* weights, const T* logits, const int* ids, WeightRule rule,
                           int64_t tokens, int experts, int k) {
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
     const int id = lane < k ? ids[t * k + lane] : -1;
     const bool has_choice = id >= 0;
-    const float x = has_choice ? logits[t * experts + id] : kNever;
+    const float x = has_choice ? static_cast<float>(logits[t * experts + id]) : kNever;
     float y = 0;
     if (rule.is_softmax_of_all) {
       ExpertRow<kLane> row(logits + t * experts, experts);
@@ -108,22 +113,22 @@ __global__ void __launch_bounds__(kThreads)
       y = softmax_of_lanes(x, has_choice);
     } else {
       y = has_choice ? single_score(x, rule.single) : 0.0f;
-      if (rule.is_divided) y /= warp_sum(y) + kLeastSum;
+      if (rule.is_divided) y = static_cast<float>(y / (warp_sum<T>(y) + kLeastSum));
     }
     if (lane < k) weights[t * k + lane] = y * rule.scaling_factor;
   });
 }
 
-template <int kLane>
+template <int kLane, class T>
 __global__ void __launch_bounds__(kThreads)
-    expert_weights_gradient_kernel(float* dlogits, const float* dweights, const float* logits,
+    expert_weights_gradient_kernel(T* dlogits, const float* dweights, const T* logits,
                                    const int* ids, WeightRule rule, int64_t tokens, int experts,
                                    int k) {
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
     const int id = lane < k ? ids[t * k + lane] : -1;
     const bool has_choice = id >= 0;
-    const float x = has_choice ? logits[t * experts + id] : kNever;
-    float d = has_choice ? dweights[t * k + lane] * rule.scaling_factor : 0.0f;
+    const float x = has_choice ? static_cast<float>(logits[t * experts + id]) : kNever;
+    T d = has_choice ? dweights[t * k + lane] * rule.scaling_factor : 0.0f;
     ExpertRow<kLane> row(logits + t * experts, experts);
     if (rule.is_softmax_of_all) {
       row.softmax();
@@ -133,23 +138,23 @@ __global__ void __launch_bounds__(kThreads)
     } else if (has_choice || rule.is_divided) {
       const float y = has_choice ? single_score(x, rule.single) : 0.0f;
       if (rule.is_divided) {
-        const float sum = warp_sum(y) + kLeastSum;
+        const T sum = warp_sum<T>(y) + kLeastSum;
         d = (d - warp_sum(y * d) / sum) / sum;
       }
-      d = has_choice ? d * single_derivative(x, rule.single) : 0.0f;
+      d = has_choice ? d * single_derivative(x, rule.single) : T{};
     }
     // The gradient of each expert's own weight.
-    float of_expert[kLane] = {};
+    T of_expert[kLane] = {};
     for (int j = 0; j < k; ++j) {
       const int chosen = __shfl_sync(kFullMask, id, j);
-      const float gradient = __shfl_sync(kFullMask, d, j);
+      const T gradient = __shfl_sync(kFullMask, d, j);
 #pragma unroll
       for (int i = 0; i < kLane; ++i) {
         if (i * kWarp + lane == chosen) of_expert[i] = gradient;
       }
     }
     if (rule.is_softmax_of_all) {
-      float dot = 0;
+      T dot = 0;
 #pragma unroll
       for (int i = 0; i < kLane; ++i) dot += row.x[i] * of_expert[i];
       dot = warp_sum(dot);
@@ -271,38 +276,40 @@ __global__ void __launch_bounds__(1024)
   if (threadIdx.x == 0) *y = alpha * sum;
 }
 
-template <int kLane>
-__device__ __forceinline__ float log_sum_of(const float* logits, int experts) {
-  ExpertRow<kLane> row(logits, experts);
-  const float best = row.highest();
-  row.each([&](float& x, int) { x = expf(x - best); });
-  return best + logf(row.sum());
+__device__ __forceinline__ float log_of(float x) { return logf(x); }
+__device__ __forceinline__ double log_of(double x) { return log(x); }
+
+template <int kLane, class T>
+__device__ __forceinline__ T log_sum_of(const T* logits, int experts) {
+  ExpertRow<kLane, T> row(logits, experts);
+  const T best = row.highest();
+  row.each([&](T& x, int) { x = exp_of(x - best); });
+  return best + log_of(row.sum());
 }
 
 // One block: the order of the sum is fixed.
-template <int kLane>
+template <int kLane, class T>
 __global__ void __launch_bounds__(1024)
-    squared_log_sums_kernel(float* y, const float* logits, float alpha, int64_t tokens,
-                            int experts) {
-  __shared__ float shared[kWarp];
-  float sum = 0;
+    squared_log_sums_kernel(float* y, const T* logits, float alpha, int64_t tokens, int experts) {
+  __shared__ T shared[kWarp];
+  T sum = 0;
   for (int64_t t = threadIdx.x / kWarp; t < tokens; t += blockDim.x / kWarp) {
-    const float log_sum = log_sum_of<kLane>(logits + t * experts, experts);
+    const T log_sum = log_sum_of<kLane>(logits + t * experts, experts);
     if (lane_of_thread() == 0) sum += log_sum * log_sum;
   }
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) *y = alpha * sum;
+  if (threadIdx.x == 0) *y = static_cast<float>(alpha * sum);
 }
 
-template <int kLane>
+template <int kLane, class T>
 __global__ void __launch_bounds__(kThreads)
-    squared_log_sums_gradient_kernel(float* dlogits, const float* dy, const float* logits,
-                                     float alpha, int64_t tokens, int experts) {
+    squared_log_sums_gradient_kernel(T* dlogits, const float* dy, const T* logits, float alpha,
+                                     int64_t tokens, int experts) {
   for_warp_tokens(tokens, [&](int64_t t, int) {
-    const float factor = 2.0f * alpha * *dy * log_sum_of<kLane>(logits + t * experts, experts);
-    ExpertRow<kLane> row(logits + t * experts, experts);
+    const T factor = 2.0f * alpha * *dy * log_sum_of<kLane>(logits + t * experts, experts);
+    ExpertRow<kLane, T> row(logits + t * experts, experts);
     row.softmax();
-    row.each([&](float& x, int) { x *= factor; });
+    row.each([&](T& x, int) { x *= factor; });
     row.write(dlogits + t * experts);
   });
 }
@@ -319,9 +326,9 @@ void choose_experts(TensorView ids, ConstView logits, ConstView bias, const Rout
   if (tokens == 0) return;
   const int score_terms =
       options.group_topk > 0 ? count_of(terms_of_group_score(options, ids.size(1))) : 0;
-  with_lane_values(logits.size(1), [&]<int kLane>() {
-    choose_experts_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
-        ids.as<int32_t>(), logits.as<float>(), bias.data == nullptr ? nullptr : bias.as<float>(),
+  with_logits(logits, [&]<int kLane, class T>() {
+    choose_experts_kernel<kLane, T><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        ids.as<int32_t>(), logits.as<T>(), bias.data == nullptr ? nullptr : bias.as<float>(),
         options, tokens, count_of(logits.size(1)), count_of(ids.size(1)), score_terms);
   });
   MG_CUDA(cudaGetLastError());
@@ -332,10 +339,10 @@ void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
   const int64_t tokens = logits.size(0);
   expect_few_choices(ids.size(1));
   if (tokens == 0) return;
-  with_lane_values(logits.size(1), [&]<int kLane>() {
-    expert_weights_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
-        weights.as<float>(), logits.as<float>(), ids.as<int32_t>(),
-        WeightRule(options, ids.size(1)), tokens, count_of(logits.size(1)), count_of(ids.size(1)));
+  with_logits(logits, [&]<int kLane, class T>() {
+    expert_weights_kernel<kLane, T><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        weights.as<float>(), logits.as<T>(), ids.as<int32_t>(), WeightRule(options, ids.size(1)),
+        tokens, count_of(logits.size(1)), count_of(ids.size(1)));
   });
   MG_CUDA(cudaGetLastError());
 }
@@ -345,9 +352,9 @@ void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView l
   const int64_t tokens = logits.size(0);
   expect_few_choices(ids.size(1));
   if (tokens == 0) return;
-  with_lane_values(logits.size(1), [&]<int kLane>() {
-    expert_weights_gradient_kernel<kLane><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
-        dlogits.as<float>(), dweights.as<float>(), logits.as<float>(), ids.as<int32_t>(),
+  with_logits(logits, [&]<int kLane, class T>() {
+    expert_weights_gradient_kernel<kLane, T><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
+        dlogits.as<T>(), dweights.as<float>(), logits.as<T>(), ids.as<int32_t>(),
         WeightRule(options, ids.size(1)), tokens, count_of(logits.size(1)), count_of(ids.size(1)));
   });
   MG_CUDA(cudaGetLastError());
@@ -404,9 +411,9 @@ void sum_of_products(TensorView y, ConstView x, ConstView z, float alpha, Stream
 }
 
 void squared_log_sums_forward(TensorView y, ConstView logits, float alpha, Stream stream) {
-  with_lane_values(logits.size(1), [&]<int kLane>() {
-    squared_log_sums_kernel<kLane><<<1, 1024, 0, native(stream)>>>(
-        y.as<float>(), logits.as<float>(), alpha, logits.size(0), count_of(logits.size(1)));
+  with_logits(logits, [&]<int kLane, class T>() {
+    squared_log_sums_kernel<kLane, T><<<1, 1024, 0, native(stream)>>>(
+        y.as<float>(), logits.as<T>(), alpha, logits.size(0), count_of(logits.size(1)));
   });
   MG_CUDA(cudaGetLastError());
 }
@@ -414,10 +421,10 @@ void squared_log_sums_forward(TensorView y, ConstView logits, float alpha, Strea
 void squared_log_sums_backward(TensorView dlogits, ConstView dy, ConstView logits, float alpha,
                                Stream stream) {
   if (logits.size(0) == 0) return;
-  with_lane_values(logits.size(1), [&]<int kLane>() {
-    squared_log_sums_gradient_kernel<kLane>
+  with_logits(logits, [&]<int kLane, class T>() {
+    squared_log_sums_gradient_kernel<kLane, T>
         <<<token_blocks(logits.size(0)), kThreads, 0, native(stream)>>>(
-            dlogits.as<float>(), dy.as<float>(), logits.as<float>(), alpha, logits.size(0),
+            dlogits.as<T>(), dy.as<float>(), logits.as<T>(), alpha, logits.size(0),
             count_of(logits.size(1)));
   });
   MG_CUDA(cudaGetLastError());

@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kThreads)
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
     ExpertRow<kLane> row(logits + t * experts, experts);
     row.each([&](float& x, int e) { x = e < experts ? x - bias[e] : kNever; });
-    Chooser<kLane> chooser{row};
-    Candidate next{};
+    Chooser<kLane, float> chooser{row};
+    Candidate<float> next{};
     for (int j = 0; j <= k; ++j) next = chooser.take(0, experts);
     if (lane == 0) thresholds[t] = next.value;
   });
@@ -206,9 +206,9 @@ __global__ void __launch_bounds__(kBalanceThreads)
   for_tokens([&](int64_t t, ExpertRow<kLane>& costs) {
     const float d0 = d0_of(costs, d1_before);
     costs.each([&](float& x, int e) { x = e < experts ? d1[e] * x * d0 : kNever; });
-    Chooser<kLane> chooser{costs};
+    Chooser<kLane, float> chooser{costs};
     for (int j = 0; j < k; ++j) {
-      const Candidate best = chooser.take(0, experts);
+      const Candidate<float> best = chooser.take(0, experts);
       if (lane_of_thread() == 0) ids[t * k + j] = best.id;
     }
   });

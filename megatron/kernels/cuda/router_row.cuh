@@ -16,14 +16,18 @@ inline constexpr int64_t kMaxChoices = kWarp;
 
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-// A row of E values, kLane of them on each lane; those beyond E are -inf.
-template <int kLane>
+__device__ __forceinline__ float exp_of(float x) { return expf(x); }
+__device__ __forceinline__ double exp_of(double x) { return exp(x); }
+
+// A row of E values, kLane of them on each lane; those beyond E are -inf. T is float or double.
+template <int kLane, class T = float>
 struct ExpertRow {
-  float x[kLane];
+  T x[kLane];
   int experts;
 
-  __device__ __forceinline__ ExpertRow(const float* row, int experts_) : experts(experts_) {
-    each([&](float& value, int e) { value = e < experts ? row[e] : kNever; });
+  template <class In>
+  __device__ __forceinline__ ExpertRow(const In* row, int experts_) : experts(experts_) {
+    each([&](T& value, int e) { value = e < experts ? static_cast<T>(row[e]) : kNever; });
   }
   // Calls f(value, expert) for the lane's values.
   template <class F>
@@ -31,24 +35,24 @@ struct ExpertRow {
 #pragma unroll
     for (int i = 0; i < kLane; ++i) f(x[i], i * kWarp + lane_of_thread());
   }
-  __device__ __forceinline__ float highest() {
-    float best = kNever;
-    each([&](float value, int) { best = larger(best, value); });
+  __device__ __forceinline__ T highest() {
+    T best = kNever;
+    each([&](T value, int) { best = larger(best, value); });
     return warp_max(best);
   }
-  __device__ __forceinline__ float sum() {
-    float total = 0;
-    each([&](float value, int e) { total += e < experts ? value : 0.0f; });
+  __device__ __forceinline__ T sum() {
+    T total = 0;
+    each([&](T value, int e) { total += e < experts ? value : T{}; });
     return warp_sum(total);
   }
   __device__ __forceinline__ void softmax() {
-    const float best = highest();
-    each([&](float& value, int) { value = expf(value - best); });
-    const float total = sum();
-    each([&](float& value, int) { value /= total; });
+    const T best = highest();
+    each([&](T& value, int) { value = exp_of(value - best); });
+    const T total = sum();
+    each([&](T& value, int) { value /= total; });
   }
-  __device__ __forceinline__ void write(float* row) {
-    each([&](float value, int e) {
+  __device__ __forceinline__ void write(T* row) {
+    each([&](T value, int e) {
       if (e < experts) row[e] = value;
     });
   }
@@ -63,35 +67,37 @@ __device__ __forceinline__ void for_warp_tokens(int64_t tokens, const F& f) {
   }
 }
 
+template <class T>
 struct Candidate {
-  float value;
+  T value;
   int id;
 };
 // The highest value of the warp, the first of equal ones; NaN counts as -inf.
-__device__ __forceinline__ Candidate best_of_warp(Candidate own) {
+template <class T>
+__device__ __forceinline__ Candidate<T> best_of_warp(Candidate<T> own) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
-    const Candidate other{__shfl_xor_sync(kFullMask, own.value, step),
-                          __shfl_xor_sync(kFullMask, own.id, step)};
+    const Candidate<T> other{__shfl_xor_sync(kFullMask, own.value, step),
+                             __shfl_xor_sync(kFullMask, own.id, step)};
     if (other.value > own.value || (other.value == own.value && other.id < own.id)) own = other;
   }
   return own;
 }
 
 // Takes values of a row, the highest first.
-template <int kLane>
+template <int kLane, class T>
 struct Chooser {
-  const ExpertRow<kLane>& row;
+  const ExpertRow<kLane, T>& row;
   uint32_t taken = 0;  // bit i: value i of this lane
 
   // The highest value of experts [begin, end) that is not taken. REQUIRES: there is one.
-  __device__ __forceinline__ Candidate take(int begin, int end) {
-    Candidate best{kNever, INT_MAX};
+  __device__ __forceinline__ Candidate<T> take(int begin, int end) {
+    Candidate<T> best{kNever, INT_MAX};
 #pragma unroll
     for (int i = 0; i < kLane; ++i) {
       const int e = i * kWarp + lane_of_thread();
       if ((taken >> i & 1) != 0 || e < begin || e >= end) continue;
-      const float value = row.x[i] != row.x[i] ? kNever : row.x[i];
+      const T value = row.x[i] != row.x[i] ? kNever : row.x[i];
       if (value > best.value || (value == best.value && e < best.id)) best = {value, e};
     }
     best = best_of_warp(best);
@@ -117,6 +123,18 @@ void with_lane_values(int64_t experts, const F& f) {
   } else {
     f.template operator()<32>();
   }
+}
+
+// Calls f.template operator()<kLane, T>() with the type T of logits, too.
+template <class F>
+void with_logits(const ConstView& logits, const F& f) {
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    if (logits.dtype == DType::kFloat64) {
+      f.template operator()<kLane, double>();
+    } else {
+      f.template operator()<kLane, float>();
+    }
+  });
 }
 
 inline void expect_few_choices(int64_t k) {

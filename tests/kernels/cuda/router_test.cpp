@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/kernels/double_matmul.h"
+#include "megatron/kernels/elementwise.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace megatron {
@@ -143,6 +145,102 @@ TEST_F(RouterCudaTest, SumsAndCounts) {
           });
     }
   }
+}
+
+// As with fp32 logits, whose values these are.
+TEST_F(RouterCudaTest, LogitsInFp64) {
+  for (const RouterCase& c : kRouterCases) {
+    const Tensor logits = cast(logits_of(c), DType::kFloat64);
+    const Tensor ids = chosen(c, logits);
+    const Tensor weights = random_normal({kTokens, c.k}, {.seed = 3});
+    const Tolerance tolerance = tolerance_of(DType::kFloat32);
+    expect_twins({Tensor({kTokens, c.k}, DType::kInt32, Stream{}), logits,
+                  random_normal({c.experts}, {.seed = 2})},
+                 [&](std::vector<Tensor>& t, Stream stream) {
+                   kernels::choose_experts(t[0].view(), t[1].view(),
+                                           c.has_bias ? ConstView(t[2].view()) : ConstView{},
+                                           c.options, stream);
+                 },
+                 {.what = text_of(c)});
+    expect_twins({weights, logits, ids},
+                 [&](std::vector<Tensor>& t, Stream stream) {
+                   kernels::expert_weights_forward(t[0].view(), t[1].view(), t[2].view(), c.options,
+                                                   stream);
+                 },
+                 {.tolerance = tolerance, .what = text_of(c)});
+    expect_twins({cast(random_normal({kTokens, c.experts}, {.seed = 4}), DType::kFloat64), weights,
+                  logits, ids},
+                 [&](std::vector<Tensor>& t, Stream stream) {
+                   kernels::expert_weights_backward(t[0].view(), t[1].view(), t[2].view(),
+                                                    t[3].view(), c.options, stream);
+                 },
+                 {.tolerance = tolerance, .what = text_of(c)});
+    expect_twins({random_normal({}, {.seed = 5}), logits},
+                 [](std::vector<Tensor>& t, Stream stream) {
+                   kernels::squared_log_sums_forward(t[0].view(), t[1].view(), 0.5f, stream);
+                 },
+                 {.what = text_of(c)});
+    // In fp64 throughout: the GPU may fuse products and sums.
+    expect_twins({cast(random_normal(logits.shape(), {.seed = 6}), DType::kFloat64),
+                  random_normal({}, {.seed = 5}), logits},
+                 [](std::vector<Tensor>& t, Stream stream) {
+                   kernels::squared_log_sums_backward(t[0].view(), t[1].view(), t[2].view(), 0.5f,
+                                                      stream);
+                 },
+                 {.what = text_of(c)});
+  }
+}
+
+TEST_F(RouterCudaTest, ProductsInFp64) {
+  struct Extents {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] :
+       {Extents{1, 1, 1}, Extents{33, 5, 70}, Extents{64, 64, 64}, Extents{130, 8, 257}}) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      const Tensor x = random_normal({m, k}, {.seed = 1, .dtype = dtype});
+      const Tensor weight = random_normal({n, k}, {.seed = 2, .dtype = dtype});
+      const Tensor bias = random_normal({n}, {.seed = 3, .dtype = dtype});
+      const Tensor dy = cast(random_normal({m, n}, {.seed = 4}), DType::kFloat64);
+      const std::string what = std::to_string(m) + " x " + std::to_string(n) + " x " +
+                               std::to_string(k) + " " + std::string(name_of(dtype));
+      expect_twins({cast(random_normal({m, n}, {.seed = 5}), DType::kFloat64), x, weight, bias},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::double_matmul(t[0].view(), t[1].view(), kernels::Transpose::kNo,
+                                            t[2].view(), kernels::Transpose::kYes, t[3].view(),
+                                            0.0f, stream);
+                   },
+                   {.what = what});
+      expect_twins({x, dy, weight},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::double_matmul(t[0].view(), t[1].view(), kernels::Transpose::kNo,
+                                            t[2].view(), kernels::Transpose::kNo, {}, 0.0f, stream);
+                   },
+                   {.what = what});
+      expect_twins({random_normal({n, k}, {.seed = 6}), dy, x},
+                   [](std::vector<Tensor>& t, Stream stream) {
+                     kernels::double_matmul(t[0].view(), t[1].view(), kernels::Transpose::kYes,
+                                            t[2].view(), kernels::Transpose::kNo, {}, 1.0f, stream);
+                   },
+                   {.what = what});
+    }
+  }
+}
+
+TEST_F(RouterCudaTest, CastsAndSumsOfFp64) {
+  const Tensor x = random_normal({77}, {.seed = 1});
+  const Tensor wide = cast(random_normal({77}, {.seed = 2}), DType::kFloat64);
+  for (const Tensor& narrow : {x, cast(x, DType::kBFloat16), cast(x, DType::kFloat16)}) {
+    expect_twins({wide, narrow}, [](std::vector<Tensor>& t, Stream stream) {
+      kernels::cast(t[0].view(), t[1].view(), stream);
+    });
+    expect_twins({narrow, wide}, [](std::vector<Tensor>& t, Stream stream) {
+      kernels::cast(t[0].view(), t[1].view(), stream);
+    });
+  }
+  expect_twins({wide, cast(x, DType::kFloat64)}, [](std::vector<Tensor>& t, Stream stream) {
+    kernels::add(t[0].view(), t[0].view(), t[1].view(), 0.3f, stream);
+  });
 }
 
 struct TokensOfExperts {
