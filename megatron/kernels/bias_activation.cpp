@@ -25,4 +25,34 @@ int64_t cuda::bias_activation_backward_workspace_bytes(const Shape& x) {
   return activation_row_blocks(x[0]) * x[1] * size_of(DType::kFloat32);
 }
 
+namespace {
+
+void expect_weighed(ConstView y, ConstView x, ConstView slots, Activation activation) {
+  const int64_t width = y.size(1) * (is_gated(activation) ? 2 : 1);
+  expect_shape(x.shape, {y.size(0), width}, "weighed_activation: x");
+  expect_shape(slots.shape, {y.size(0)}, "weighed_activation: slots");
+  expect_dtype(y.dtype, x.dtype, "weighed_activation: y");
+}
+
+}  // namespace
+
+void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, ConstView slots,
+                                Activation activation, Stream stream) {
+  expect_weighed(y, x, slots, activation);
+  if (y.numel() == 0) return;
+  dispatch<cpu::weighed_activation_forward, cuda::weighed_activation_forward>(
+      "weighed_activation", y, x, weights, slots, activation, stream);
+}
+
+void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
+                                 ConstView x, ConstView weights, ConstView slots,
+                                 Activation activation, Stream stream) {
+  expect_weighed(y, x, slots, activation);
+  expect_shape(dx.shape, x.shape, "weighed_activation: dx");
+  expect_shape(dy.shape, y.shape, "weighed_activation: dy");
+  if (y.numel() == 0) return;
+  dispatch<cpu::weighed_activation_backward, cuda::weighed_activation_backward>(
+      "weighed_activation", dx, y, dweights, dy, x, weights, slots, activation, stream);
+}
+
 }  // namespace megatron::kernels

@@ -36,14 +36,39 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
 // Scratch memory of the backward function for an x of this shape; may be 0.
 int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream);
 
+// y[r] = weights[slots[r]] act(x[r]) for the rows of a mixture of experts (expert_rows.h); 0
+// without a slot.
+//
+//   y        [R, f]        out  dtype of x
+//   x        [R, f or 2f]  in   fp32 | fp16 | bf16
+//   weights  [T, k]        in   fp32
+//   slots    [R]           in   int32
+void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, ConstView slots,
+                                Activation activation, Stream stream);
+
+// dx[r] = weights[slots[r]] dy[r] act'(x[r]), dweights[slots[r]] += sum over the row of dy act(x),
+// and y again. Rows without a slot are 0.
+//
+//   dx        [R, f or 2f]  out
+//   y         [R, f]        out  may be dy
+//   dweights  [T, k]        in, out  fp32
+//   dy        [R, f]        in
+void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
+                                 ConstView x, ConstView weights, ConstView slots,
+                                 Activation activation, Stream stream);
+
 namespace cpu {
 decltype(kernels::bias_activation_forward) bias_activation_forward;
 decltype(kernels::bias_activation_backward) bias_activation_backward;
+decltype(kernels::weighed_activation_forward) weighed_activation_forward;
+decltype(kernels::weighed_activation_backward) weighed_activation_backward;
 }  // namespace cpu
 
 namespace cuda {
 decltype(kernels::bias_activation_forward) bias_activation_forward;
 decltype(kernels::bias_activation_backward) bias_activation_backward;
+decltype(kernels::weighed_activation_forward) weighed_activation_forward;
+decltype(kernels::weighed_activation_backward) weighed_activation_backward;
 int64_t bias_activation_backward_workspace_bytes(const Shape& x);
 // The blocks of rows that sum a dbias, each of kActivationRows of `rows` rows.
 inline constexpr int kActivationRows = 128;

@@ -195,19 +195,31 @@ struct ExpertPass::Saved {
 
   int64_t inner() const { return fc2.size(2); }
 
-  // act(fc1(x)) [R, f]
+  // True if one kernel activates and weighs.
+  bool is_fused() const { return !fc1_bias.defined() && !options.weighs_input; }
+
+  // act(fc1(x)), times the weights if they belong here, [R, f].
   Tensor activations() const {
     Tensor y({rows.count(), inner()}, x.dtype(), x.stream());
+    if (is_fused()) {
+      kernels::weighed_activation_forward(y.view(), wide.view(), weights.view(), rows.slots.view(),
+                                          options.activation, y.stream());
+      return y;
+    }
+    activate(y);
+    if (!options.weighs_input) weigh(y, y, weights, rows);
+    return y;
+  }
+  void activate(Tensor& y) const {
     if (!fc1_bias.defined()) {
       kernels::bias_activation_forward(y.view(), wide.view(), {}, options.activation, y.stream());
-      return y;
+      return;
     }
     for_experts(rows, [&](int64_t e, const auto& of) {
       kernels::bias_activation_forward(of(y).view(), of(wide).view(),
                                        as_vector(of_expert(view_or_none(fc1_bias), e)),
                                        options.activation, y.stream());
     });
-    return y;
   }
 
   // The tokens as fc1 reads them, [R, h].
@@ -232,8 +244,7 @@ struct ExpertPass::Saved {
       multiply_experts(wide, in, fc1, Transpose::kYes, rows);
       fc1_adapter.add_to(wide, in, rows);
     }
-    Tensor inside = activations();
-    if (!options.weighs_input) weigh(inside, inside, weights, rows);
+    const Tensor inside = activations();
     Tensor out({rows.count(), fc2.size(1)}, x.dtype(), stream);
     multiply_experts(out, inside, fc2, Transpose::kYes, rows);
     fc2_adapter.add_to(out, inside, rows);
@@ -266,57 +277,68 @@ struct ExpertPass::Saved {
     return dbias.result();
   }
 
+  // Through the activation and the weights: the gradients of fc1's output, of its bias and of the
+  // weights. `dinside`, the gradient of what fc2 reads, becomes that input.
+  Tensor activation_gradient(Tensor& dinside, Tensor& dweights, Grads& grads,
+                             const Wants& wants) const {
+    Tensor dwide = empty_like(wide);
+    if (is_fused()) {
+      kernels::weighed_activation_backward(
+          dwide.view(), dinside.view(), dweights.view(), std::as_const(dinside).view(), wide.view(),
+          weights.view(), rows.slots.view(), options.activation, x.stream());
+      return dwide;
+    }
+    Tensor inside = empty_like(dinside);
+    activate(inside);
+    if (!options.weighs_input) {
+      kernels::weigh_rows_backward(dinside.view(), dweights.view(), dinside.view(), inside.view(),
+                                   weights.view(), rows.slots.view(), x.stream());
+      weigh(inside, inside, weights, rows);
+    }
+    ParameterGradient dbias(fc1_bias_sink, fc1_bias.shape(), fc1_bias.dtype(), x.stream(),
+                            wants[3]);
+    const auto differentiate = [&](Tensor dx, const Tensor& d, const Tensor& input, ConstView bias,
+                                   TensorView sums) {
+      Workspace workspace(sums.is_null() ? 0
+                                         : kernels::bias_activation_backward_workspace_bytes(
+                                               input.shape(), x.stream()),
+                          x.stream());
+      kernels::bias_activation_backward(dx.view(), sums, d.view(), input.view(), bias,
+                                        options.activation, dbias.beta(), workspace.view(),
+                                        x.stream());
+    };
+    if (!fc1_bias.defined()) {
+      differentiate(dwide, dinside, wide, {}, {});
+    } else {
+      for_experts(rows, [&](int64_t e, const auto& of) {
+        differentiate(of(dwide), of(dinside), of(wide),
+                      as_vector(of_expert(ConstView(fc1_bias.view()), e)),
+                      as_vector(of_expert(dbias.view(), e)));
+      });
+    }
+    grads[3] = dbias.result();
+    dinside = inside;
+    return dwide;
+  }
+
   // All gradients but that of fc1, and that of fc1's output.
   Grads backward(const Tensor& dy, const Wants& wants, Tensor& dwide) const {
     const Stream stream = x.stream();
     Grads grads(10);
     Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream);
-    const Tensor dout = gathered_tokens(dy, rows);
-    if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
-
-    Tensor dinside({rows.count(), inner()}, x.dtype(), stream);
-    multiply_experts(dinside, dout, fc2, Transpose::kNo, rows);
     {
-      const Tensor plain = activations();
-      Tensor inside = plain;
-      if (!options.weighs_input) {
-        inside = empty_like(plain);
-        weigh(inside, plain, weights, rows);
+      const Tensor dout = gathered_tokens(dy, rows);
+      if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
+      Tensor inside({rows.count(), inner()}, x.dtype(), stream);  // its gradient first
+      multiply_experts(inside, dout, fc2, Transpose::kNo, rows);
+      if (fc2_adapter.a.defined()) {
+        fc2_adapter.differentiate(inside, grads[8], grads[9], dout, activations(), wants[8],
+                                  wants[9], rows);
       }
-      fc2_adapter.differentiate(dinside, grads[8], grads[9], dout, inside, wants[8], wants[9],
-                                rows);
-      if (!options.weighs_input) {
-        kernels::weigh_rows_backward(dinside.view(), dweights.view(), dinside.view(), plain.view(),
-                                     weights.view(), rows.slots.view(), stream);
-      }
+      dwide = activation_gradient(inside, dweights, grads, wants);
       ParameterGradient dfc2(fc2_sink, fc2.shape(), fc2.dtype(), stream, wants[4]);
       if (wants[4]) add_expert_products(dfc2, dout, inside, rows);
       grads[4] = dfc2.result();
-    }
-
-    dwide = empty_like(wide);
-    {
-      ParameterGradient dbias(fc1_bias_sink, fc1_bias.shape(), fc1_bias.dtype(), stream, wants[3]);
-      const auto differentiate = [&](Tensor dx, const Tensor& d, const Tensor& input,
-                                     ConstView bias, TensorView sums) {
-        Workspace workspace(sums.is_null() ? 0
-                                           : kernels::bias_activation_backward_workspace_bytes(
-                                                 input.shape(), stream),
-                            stream);
-        kernels::bias_activation_backward(dx.view(), sums, d.view(), input.view(), bias,
-                                          options.activation, dbias.beta(), workspace.view(),
-                                          stream);
-      };
-      if (!fc1_bias.defined()) {
-        differentiate(dwide, dinside, wide, {}, {});
-      } else {
-        for_experts(rows, [&](int64_t e, const auto& of) {
-          differentiate(of(dwide), of(dinside), of(wide),
-                        as_vector(of_expert(ConstView(fc1_bias.view()), e)),
-                        as_vector(of_expert(dbias.view(), e)));
-        });
-      }
-      grads[3] = dbias.result();
     }
     Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
     multiply_experts(dinputs, dwide, fc1, Transpose::kNo, rows);

@@ -101,6 +101,91 @@ struct Kernel {
   }
 };
 
+// The columns of a tile in the two halves of a row of x, or of dx; without a gate `linear` is null.
+struct TileHalves {
+  const float* activated;
+  const float* linear;
+};
+
+// The activation of a mixture's rows and their weights.
+template <class Function, Gate kGate>
+struct WeighedKernel {
+  TileReader x;
+  int64_t f;  // width of y
+
+  static constexpr int64_t kWidths = kGate == Gate::kNone ? 1 : 2;
+  static constexpr int64_t kActivated = kGate == Gate::kSecondHalf ? 1 : 0;
+
+  TileHalves halves(int64_t row, int64_t at, int64_t n, Tile& first, Tile& second) const {
+    const int64_t here = row * kWidths * f + at;
+    const float* const activated = x.read(here + kActivated * f, n, first);
+    if constexpr (kGate == Gate::kNone) return {activated, nullptr};
+    return {activated, x.read(here + (1 - kActivated) * f, n, second)};
+  }
+  static float linear_of(const TileHalves& in, int64_t k) {
+    if constexpr (kGate == Gate::kNone) return 1.0f;
+    return linear_half<Function>(in.linear[k]);
+  }
+
+  void forward(const TileWriter& y, int64_t row, float weight) const {
+    for_each_tile(f, [&](int64_t at, int64_t n) {
+      Tile first, second, buffer;
+      const TileHalves in = halves(row, at, n, first, second);
+      float* const out = y.begin(row * f + at, buffer);
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) {
+        out[k] = weight * (Function::value(in.activated[k]) * linear_of(in, k));
+      }
+      y.commit(row * f + at, n, buffer);
+    });
+  }
+
+  // Returns the gradient of the weight.
+  float backward(const TileWriter& dx, const TileWriter& y, const TileReader& dy, int64_t row,
+                 float weight) const {
+    float sum = 0;
+    for_each_tile(f, [&](int64_t at, int64_t n) {
+      Tile first, second, dy_buffer, y_buffer, dactivated_buffer, dlinear_buffer;
+      const TileHalves in = halves(row, at, n, first, second);
+      const float* const d = dy.read(row * f + at, n, dy_buffer);
+      const int64_t here = row * kWidths * f + at;
+      float* const dactivated = dx.begin(here + kActivated * f, dactivated_buffer);
+      float* dlinear = nullptr;
+      if constexpr (kGate != Gate::kNone) {
+        dlinear = dx.begin(here + (1 - kActivated) * f, dlinear_buffer);
+      }
+      float* const out = y.begin(row * f + at, y_buffer);
+#pragma omp simd reduction(+ : sum)
+      for (int64_t k = 0; k < n; ++k) {
+        const float activated = in.activated[k];
+        const float value = Function::value(activated);
+        const float linear = linear_of(in, k);
+        const float gradient = weight * d[k];
+        sum += d[k] * (value * linear);
+        out[k] = weight * (value * linear);
+        if constexpr (kGate != Gate::kNone) {
+          dlinear[k] = linear_half_gradient<Function>(in.linear[k], gradient * value);
+        }
+        dactivated[k] = gradient * linear * Function::derivative(activated);
+      }
+      y.commit(row * f + at, n, y_buffer);
+      dx.commit(here + kActivated * f, n, dactivated_buffer);
+      if constexpr (kGate != Gate::kNone) {
+        dx.commit(here + (1 - kActivated) * f, n, dlinear_buffer);
+      }
+    });
+    return sum;
+  }
+};
+
+void write_zeros(const TileWriter& y, int64_t row, int64_t width) {
+  for_each_tile(width, [&](int64_t at, int64_t n) {
+    Tile buffer;
+    std::fill_n(y.begin(row * width + at, buffer), n, 0.0f);
+    y.commit(row * width + at, n, buffer);
+  });
+}
+
 void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activation) {
   const int64_t width = y.size(1) * (is_gated(activation) ? 2 : 1);
   expect_shape(x.shape, {y.size(0), width}, "bias_activation: x");
@@ -141,6 +226,53 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
     });
   });
   if (!dbias.is_null()) sum_rows(dbias, dx, beta, stream);
+}
+
+void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, ConstView slots,
+                                Activation activation, Stream) {
+  constexpr const char* kWho = "weighed_activation";
+  const TileReader x_tiles(x, kWho);
+  const TileWriter out(y, kWho);
+  const int64_t f = y.size(1);
+  dispatch_activation<ActivationMath>(activation, [&]<class Function, Gate kGate>() {
+    const WeighedKernel<Function, kGate> kernel{x_tiles, f};
+    parallel_for(y.size(0), row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int32_t slot = slots.as<int32_t>()[row];
+        if (slot < 0) {
+          write_zeros(out, row, f);
+        } else {
+          kernel.forward(out, row, weights.as<float>()[slot]);
+        }
+      }
+    });
+  });
+}
+
+void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
+                                 ConstView x, ConstView weights, ConstView slots,
+                                 Activation activation, Stream) {
+  constexpr const char* kWho = "weighed_activation";
+  const TileReader x_tiles(x, kWho);
+  const TileReader dy_tiles(dy, kWho);
+  const TileWriter dx_out(dx, kWho);
+  const TileWriter y_out(y, kWho);
+  const int64_t f = y.size(1);
+  dispatch_activation<ActivationMath>(activation, [&]<class Function, Gate kGate>() {
+    const WeighedKernel<Function, kGate> kernel{x_tiles, f};
+    parallel_for(y.size(0), row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int32_t slot = slots.as<int32_t>()[row];
+        if (slot < 0) {
+          write_zeros(y_out, row, f);
+          write_zeros(dx_out, row, x.size(1));
+        } else {
+          dweights.as<float>()[slot] +=
+              kernel.backward(dx_out, y_out, dy_tiles, row, weights.as<float>()[slot]);
+        }
+      }
+    });
+  });
 }
 
 }  // namespace megatron::kernels::cpu

@@ -184,9 +184,9 @@ struct Packs {
 
 // The kernels without sums: one thread for each pack of y. In is a Source or Packs, Out a Sink or
 // Packs.
-template <Gate kGate, class In>
+template <Gate kGate, class In, class Place>
 __device__ __forceinline__ void read_halves(Halves<kGate>& in, const In& x, const Source& bias,
-                                            const Matrix& size, const RowPack& here) {
+                                            const Matrix& size, const Place& here) {
   decltype(x.fetch(0, 0)) raw[kHalves<kGate>];
 #pragma unroll
   for (int h = 0; h < kHalves<kGate>; ++h) {
@@ -221,6 +221,87 @@ __global__ void __launch_bounds__(kThreads)
   for (int h = 0; h < kHalves<kGate>; ++h) {
     dx.write((here.row * kHalves<kGate> + h) * size.f + here.column, here.count, out[h]);
   }
+}
+
+// The rows of a mixture of experts: a warp has a row, its lanes the packs of it in turn.
+struct WarpRow {
+  int64_t row;
+  int64_t column;
+  int count;  // columns left, at most 8
+
+  __device__ explicit WarpRow(const Matrix& size)
+      : row(static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp),
+        column(static_cast<int64_t>(threadIdx.x % kWarp) * kVector),
+        count(left(size)) {}
+
+  __device__ void next(const Matrix& size) {
+    column += kWarp * kVector;
+    count = left(size);
+  }
+
+ private:
+  __device__ int left(const Matrix& size) const {
+    return static_cast<int>(min(size.f - column, int64_t{kVector}));
+  }
+};
+
+struct RowWeights {
+  const float* weights;
+  const int* slots;
+};
+
+// Multiplies by the weight. Not of a row without one, of which nothing is known: 0.
+__device__ __forceinline__ Floats scaled(const Floats& x, float weight, bool has_slot) {
+  Floats y;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) y.values[i] = has_slot ? x.values[i] * weight : 0.0f;
+  return y;
+}
+
+template <class Function, Gate kGate, class Out, class In>
+__global__ void __launch_bounds__(kThreads)
+    weighed_forward_kernel(Out y, In x, RowWeights of, Matrix size) {
+  WarpRow here(size);
+  if (here.row >= size.rows) return;
+  const int slot = of.slots[here.row];
+  const float weight = slot < 0 ? 0.0f : of.weights[slot];
+  for (; here.count > 0; here.next(size)) {
+    Halves<kGate> in;
+    read_halves<kGate>(in, x, Source{}, size, here);
+    y.write(here.row * size.f + here.column, here.count,
+            scaled(value<Function, kGate>(in), weight, slot >= 0));
+  }
+}
+
+template <class Function, Gate kGate, class Out, class In>
+__global__ void __launch_bounds__(kThreads)
+    weighed_backward_kernel(Out dx, Out y, float* dweights, In dy, In x, RowWeights of,
+                            Matrix size) {
+  WarpRow here(size);
+  if (here.row >= size.rows) return;
+  const int slot = of.slots[here.row];
+  const float weight = slot < 0 ? 0.0f : of.weights[slot];
+  float sum = 0;
+  for (; here.count > 0; here.next(size)) {
+    const auto raw_dy = dy.fetch(here.row * size.f + here.column, here.count);
+    Halves<kGate> in, out;
+    read_halves<kGate>(in, x, Source{}, size, here);
+    const Floats values = value<Function, kGate>(in);
+    const Floats d = dy.floats(raw_dy);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (i < here.count) sum += d.values[i] * values.values[i];
+    }
+    differentiate<Function, kGate>(out, scaled(d, weight, slot >= 0), in);
+    y.write(here.row * size.f + here.column, here.count, scaled(values, weight, slot >= 0));
+#pragma unroll
+    for (int h = 0; h < kHalves<kGate>; ++h) {
+      dx.write((here.row * kHalves<kGate> + h) * size.f + here.column, here.count,
+               scaled(out[h], 1.0f, slot >= 0));
+    }
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0 && slot >= 0) dweights[slot] += sum;
 }
 
 void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activation) {
@@ -312,6 +393,50 @@ void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, Con
   }
   if (dbias.is_null()) return;
   sum_rows(dbias, sums.is_null() ? ConstView(dx) : ConstView(sums), beta, stream);
+}
+
+void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, ConstView slots,
+                                Activation activation, Stream stream) {
+  const Matrix size{y.size(0), y.size(1)};
+  const RowWeights of{weights.as<float>(), slots.as<int32_t>()};
+  const auto blocks = static_cast<unsigned>(divided_up(size.rows, kWarps));
+  const auto queue = native(stream);
+  dispatch_activation(activation, [&]<class Function, Gate kGate>() {
+    if (!are_packs(size.f, y, x)) {
+      weighed_forward_kernel<Function, kGate><<<blocks, kThreads, 0, queue>>>(
+          sink_of(y, size.f, kWho), source_of(x, size.f, kWho), of, size);
+      return;
+    }
+    dispatch_floating(x.dtype, kWho, [&]<class T>() {
+      weighed_forward_kernel<Function, kGate><<<blocks, kThreads, 0, queue>>>(
+          Packs<T>{y.as<T>()}, Packs<const T>{x.as<T>()}, of, size);
+    });
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
+                                 ConstView x, ConstView weights, ConstView slots,
+                                 Activation activation, Stream stream) {
+  const Matrix size{y.size(0), y.size(1)};
+  const RowWeights of{weights.as<float>(), slots.as<int32_t>()};
+  const auto blocks = static_cast<unsigned>(divided_up(size.rows, kWarps));
+  float* const sums = dweights.as<float>();
+  const auto queue = native(stream);
+  dispatch_activation(activation, [&]<class Function, Gate kGate>() {
+    if (!are_packs(size.f, dx, y, dy, x)) {
+      weighed_backward_kernel<Function, kGate><<<blocks, kThreads, 0, queue>>>(
+          sink_of(dx, size.f, kWho), sink_of(y, size.f, kWho), sums, source_of(dy, size.f, kWho),
+          source_of(x, size.f, kWho), of, size);
+      return;
+    }
+    dispatch_floating(x.dtype, kWho, [&]<class T>() {
+      weighed_backward_kernel<Function, kGate><<<blocks, kThreads, 0, queue>>>(
+          Packs<T>{dx.as<T>()}, Packs<T>{y.as<T>()}, sums, Packs<const T>{dy.as<T>()},
+          Packs<const T>{x.as<T>()}, of, size);
+    });
+  });
+  MG_CUDA(cudaGetLastError());
 }
 
 }  // namespace megatron::kernels::cuda

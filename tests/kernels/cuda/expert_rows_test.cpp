@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/kernels/bias_activation.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace megatron {
@@ -96,6 +97,45 @@ TEST_P(ExpertRowsCudaTest, MovesAndWeighsRows) {
                                                   t[3].view(), t[4].view(), t[5].view(), stream);
                    },
                    {.tolerance = of_sums});
+    }
+  }
+}
+
+TEST_P(ExpertRowsCudaTest, ActivatesAndWeighsRows) {
+  for (const OrderCase& c : kOrderCases) {
+    for (const int64_t cols : {64, 37, 520}) {
+      if (c.tokens > 1000 && cols > 64) continue;
+      const Tensor ids = random_ids(c.tokens, c.k, c.experts);
+      const Tensor slots = order_of(ids, c).slots;
+      const Tensor weights = random_normal(ids.shape(), {.seed = 9});
+      const auto tensor = [&](int64_t width, uint64_t seed) {
+        return random_normal({ids.numel(), width}, {.seed = seed, .dtype = GetParam()});
+      };
+      // The terms of a weight's gradient cancel: their size, a few units, sets the error.
+      Tolerance of_sums = tolerance_of(GetParam());
+      of_sums.absolute = std::max(of_sums.absolute, 4 * tolerance_of(DType::kFloat32).relative *
+                                                        static_cast<double>(cols + 1));
+      for (const Activation activation :
+           {Activation::kGeluTanh, Activation::kSwiglu, Activation::kSwigluSecond,
+            Activation::kClampedQuickGeglu}) {
+        const int64_t width = is_gated(activation) ? 2 * cols : cols;
+        expect_twins({tensor(cols, 1), tensor(width, 2), weights, slots},
+                     [&](std::vector<Tensor>& t, Stream stream) {
+                       kernels::weighed_activation_forward(t[0].view(), t[1].view(), t[2].view(),
+                                                           t[3].view(), activation, stream);
+                     },
+                     {.tolerance = of_sums});
+        for (const bool in_place : {false, true}) {
+          expect_twins({tensor(width, 1), tensor(cols, 2), random_normal(ids.shape(), {.seed = 3}),
+                        tensor(cols, 4), tensor(width, 5), weights, slots},
+                       [&](std::vector<Tensor>& t, Stream stream) {
+                         kernels::weighed_activation_backward(
+                             t[0].view(), t[in_place ? 3 : 1].view(), t[2].view(), t[3].view(),
+                             t[4].view(), t[5].view(), t[6].view(), activation, stream);
+                       },
+                       {.tolerance = of_sums});
+        }
+      }
     }
   }
 }
