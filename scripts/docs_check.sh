@@ -77,4 +77,14 @@ difference=$(diff <(grep -E '^[0-9]+ ' docs/floors.txt | sort) <(picture | sort)
   complain "$difference"
 }
 
+# The version of CMakeLists.txt stands in these files, too.
+version=$(sed -n 's/^project(megatron VERSION \([^ ]*\).*/\1/p' CMakeLists.txt)
+while IFS='|' read -r file line; do
+  grep -q "^$line" "$file" || complain "$file: a line \"$line\" is missing, the version of CMakeLists.txt"
+done <<END
+CHANGELOG.md|## $version
+CITATION.cff|version: $version
+python/megatron_cpp/__init__.py|__version__ = "$version"
+END
+
 exit "$bad"

@@ -39,7 +39,7 @@ from .settings import settings_from
 from .task import Task, TorchTask
 from .trainer import Trainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AsyncEngine", "ClosedError", "CommError", "ConfigError", "DatasetWriter", "DeviceError",
