@@ -3,8 +3,8 @@
 #   megatron launch ... pretrain-gpt ... --profile --profile-ranks 0 1 2 3
 #   awk -f scripts/plot_schedule.awk profile.json >schedule.svg
 #
-# A row for each rank, a box for each microbatch with its number: forward blue, backward orange, the
-# lighter the later the chunk. -v iteration=N draws the N-th traced iteration; the last by default.
+# A row for each rank, a box for each microbatch with its number: forward blue, backward orange, weight
+# gradients of their own pass green, the lighter the later the chunk. -v iteration=N draws the N-th traced iteration; the last by default.
 function field(name,    at, rest) {
   at = index($0, "\"" name "\":")
   if (!at) return ""
@@ -15,7 +15,7 @@ function field(name,    at, rest) {
 }
 /"ph":"X"/ && /"tid":0/ {
   name = field("name")
-  if (name !~ /^(iteration|forward_step|backward_step)$/) next
+  if (name !~ /^(iteration|forward_step|backward_step|weight_step)$/) next
   rank = field("pid") + 0
   if (!origin) origin = field("ts") + 0
   begin = field("ts") - origin
@@ -29,7 +29,8 @@ function field(name,    at, rest) {
   }
   n = ++steps
   step_rank[n] = rank; step_begin[n] = begin; step_end[n] = end
-  forward[n] = name == "forward_step"
+  pass[n] = name
+  if (name == "weight_step") has_weights = 1
   microbatch[n] = field("microbatch") + 0
   chunk[n] = field("chunk") + 0
 }
@@ -48,6 +49,7 @@ END {
   scale = width / (high - low)
   split("#3b6ea5 #9cc3e6 #c6ddf2 #e3eef9", blue, " ")
   split("#d9772b #f6bd87 #fad9ba #fdecdd", orange, " ")
+  split("#4c8f4f #a3cfa5 #cbe5cc #e6f3e6", green, " ")
   printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\">\n", left + width + 10, height
   printf "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n", left + width + 10, height
   for (rank = 0; rank < ranks; ++rank) {
@@ -61,12 +63,12 @@ END {
     w = (step_end[n] - step_begin[n]) * scale
     y = step_rank[n] * row + 8
     shade = chunk[n] < 3 ? chunk[n] + 1 : 4
-    printf "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"26\" fill=\"%s\" stroke=\"white\" stroke-width=\"0.5\"/>\n", x, y, w, forward[n] ? blue[shade] : orange[shade]
+    printf "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"26\" fill=\"%s\" stroke=\"white\" stroke-width=\"0.5\"/>\n", x, y, w, pass[n] == "forward_step" ? blue[shade] : pass[n] == "backward_step" ? orange[shade] : green[shade]
     if (w > 7) printf "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\" fill=\"%s\">%d</text>\n", x + w / 2, y + 17, chunk[n] ? "black" : "white", microbatch[n]
   }
   y = ranks * row + 26
   printf "<text x=\"%d\" y=\"%d\">0 ms</text>\n", left, y
   printf "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.1f ms</text>\n", left + width, y, (high - low) / 1000
-  printf "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">forward blue, backward orange, numbers are microbatches, lighter is a later chunk</text>\n", left + width / 2, y
+  printf "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">forward blue, backward orange, %snumbers are microbatches, lighter is a later chunk</text>\n", left + width / 2, y, has_weights ? "weight gradients green, " : ""
   print "</svg>"
 }

@@ -5,6 +5,7 @@
 #include <queue>
 #include <utility>
 
+#include "megatron/autograd/delayed_gradients.h"
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
 
@@ -83,6 +84,10 @@ void accumulate(Tensor& sum, const Tensor& dy) {
 }  // namespace
 
 GradSink::operator bool() const { return leaf_ != nullptr && leaf_->is_main; }
+
+void GradSink::delivered() const {
+  if (leaf_->done) leaf_->done();
+}
 
 Tensor& GradSink::main_grad() const {
   invariant(leaf_ != nullptr && leaf_->is_main, "only a main gradient is added into");
@@ -267,8 +272,17 @@ void backward(std::span<const Variable> ys, std::span<const Tensor> dys) {
     }
     const TraceRange whole(node->enclosing_work);
     const TraceRange range(node->name, stream);
+    DelayedGradients* const later = DelayedGradients::current();
+    const size_t num_earlier = later != nullptr ? later->entries_.size() : 0;
     Grads grads = run(complete, Wants(std::move(wanted)));
     complete.clear();
+    const auto left = later != nullptr ? std::span(later->entries_).subspan(num_earlier)
+                                       : std::span<DelayedGradients::Entry>();
+    for (DelayedGradients::Entry& entry : left) {
+      if (entry.op != nullptr) continue;  // of a nested backward pass
+      entry.op = node->name;
+      entry.enclosing_work = node->enclosing_work;
+    }
     invariant(grads.size() == node->inputs.size(), "an op returns one gradient per input");
     for (size_t i = 0; i < grads.size(); ++i) {
       if (node->inputs[i].node == nullptr || !grads[i].defined()) continue;
@@ -277,7 +291,10 @@ void backward(std::span<const Variable> ys, std::span<const Tensor> dys) {
     }
     for (const Node::Input& input : node->inputs) {
       if (input.node == nullptr || input.node->leaf == nullptr) continue;
-      if (input.node->leaf->done) input.node->leaf->done();
+      const bool is_late = std::ranges::any_of(left, [&](const DelayedGradients::Entry& entry) {
+        return entry.sink.leaf_ == input.node->leaf;
+      });
+      if (!is_late && input.node->leaf->done) input.node->leaf->done();
     }
   }
 }

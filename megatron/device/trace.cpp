@@ -50,6 +50,7 @@ constexpr NamedKind kKinds[] = {
     {"recompute", WorkKind::kHost},
     {"forward_step", WorkKind::kHost},
     {"backward_step", WorkKind::kHost},
+    {"weight_step", WorkKind::kHost},
     {"linear", WorkKind::kGemm},
     {"grouped_matmul", WorkKind::kGemm},
     {"column_parallel_linear", WorkKind::kGemm},

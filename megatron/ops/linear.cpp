@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/autograd/delayed_gradients.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/matmul.h"
@@ -57,9 +58,11 @@ void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved&
 }
 
 Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved) {
-  WeightGradient gradient(saved, true);
-  gradient.add(dy, x);
-  return gradient.result();
+  return DelayedGradients::now_or_later(saved.weight_sink, [dy, x, saved] {
+    WeightGradient gradient(saved, true);
+    gradient.add(dy, x);
+    return gradient.result();
+  });
 }
 
 WeightGradient::WeightGradient(const LinearSaved& saved, bool wanted)

@@ -33,7 +33,8 @@ void linear_forward_into(Tensor& y, const Tensor& x, const Variable& weight, con
 // dx [.., in]   dy [.., out]
 Tensor linear_input_gradient(const Tensor& dy, const LinearSaved& saved);
 void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved& saved);
-// Undefined if they were added to a main gradient.
+// Undefined if they were added to a main gradient. That of the weight may come later
+// (DelayedGradients).
 Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved);
 Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved);
 

@@ -175,6 +175,8 @@ class IneffectiveFlags {
             "effect with --pipeline-model-parallel-size 1");
     warn_if(pp == 1 && given("pipeline_model_parallel_layout"),
             "--pipeline-model-parallel-layout has no effect with --pipeline-model-parallel-size 1");
+    warn_if(pp == 1 && given("enable_zero_bubble"),
+            "--enable-zero-bubble has no effect with --pipeline-model-parallel-size 1");
     const int64_t group = args_.parallel.microbatch_group_size_per_virtual_pipeline_stage;
     warn_if(group > 0 && group != pp,
             "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is always "

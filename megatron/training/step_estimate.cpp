@@ -301,7 +301,8 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   const double waiting = bubble_fraction({.stage = 0,
                                           .stages = parallel.pipeline_model_parallel_size,
                                           .chunks = num_model_chunks(parallel, config.num_layers),
-                                          .microbatches = num_microbatches});
+                                          .microbatches = num_microbatches,
+                                          .zero_bubble = parallel.enable_zero_bubble});
   step.bubble = busy * waiting / (1 - waiting);
   if (!is_cpu) {
     const double links = gpu.link_bytes / measured_gpu().link_bytes;

@@ -262,7 +262,8 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   const PipelineShape shape{.stage = parallel.pipeline.rank(),
                             .stages = parallel.pipeline.size(),
                             .chunks = static_cast<int64_t>(state_.chunks.size()),
-                            .microbatches = num_microbatches};
+                            .microbatches = num_microbatches,
+                            .zero_bubble = run_.parallel.enable_zero_bubble};
   StragglerLog* const stragglers = seed.defined() && stragglers_ ? &*stragglers_ : nullptr;
   const auto read = [&](const PipelineStep& step) {
     const StragglerLog::Scope scope(stragglers, StragglerLog::Work::kRead);
@@ -292,6 +293,10 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
       run_backward(output, gradients, seed);
       ++num_done;
       if (notice_) notice_->advanced(static_cast<double>(num_done) / num_parts);
+    };
+    work.weight = [&](DelayedGradients& gradients) {
+      const TimerScope timer(log_.timers(), "backward-compute", 2);
+      gradients.run();
     };
   }
   run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,

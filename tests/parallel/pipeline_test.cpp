@@ -60,6 +60,7 @@ class ToyModel {
   ToyModel() {
     for (uint64_t piece = 0; piece < kPieces; ++piece) {
       weights.push_back(Variable::leaf(random_normal({4, 4}, {.seed = piece + 1})));
+      weights.back().set_main_grad(zeros({4, 4}, DType::kFloat32, Stream{}));
     }
   }
 
@@ -104,9 +105,10 @@ struct ToyStage {
   ToyModel model;
   std::vector<ChunkBoundary> boundaries;
   std::map<int64_t, float> losses;  // by microbatch, of all pieces here
+  int64_t num_weight_passes = 0;
 
-  ToyStage(int64_t stage, int64_t stages, int64_t chunks)
-      : shape{stage, stages, chunks, kMicrobatches} {
+  ToyStage(int64_t stage, int64_t stages, int64_t chunks, bool zero_bubble = false)
+      : shape{stage, stages, chunks, kMicrobatches, zero_bubble} {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       boundaries.push_back({ToyModel::after(first_piece(chunk) - 1),
                             ToyModel::after(first_piece(chunk) + pieces_a_chunk() - 1)});
@@ -116,6 +118,11 @@ struct ToyStage {
   int64_t pieces_a_chunk() const { return kPieces / (shape.stages * shape.chunks); }
   int64_t first_piece(int64_t chunk) const {
     return (chunk * shape.stages + shape.stage) * pieces_a_chunk();
+  }
+  double sum_of_gradients() const {
+    double sum = 0;
+    for (const Variable& weight : model.weights) sum += element(weight.grad(), 0);
+    return sum;
   }
   bool has(int64_t piece) const { return piece / pieces_a_chunk() % shape.stages == shape.stage; }
 
@@ -142,6 +149,12 @@ struct ToyStage {
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       run_backward(output, gradients, seed);
     };
+    work.weight = [&](DelayedGradients& gradients) {
+      ++num_weight_passes;
+      const double before = sum_of_gradients();
+      gradients.run();
+      EXPECT_NE(sum_of_gradients(), before);
+    };
     run_pipeline(training_steps(shape), shape, links, boundaries, Stream{}, work);
   }
 
@@ -158,20 +171,22 @@ struct ToyStage {
 struct Layout {
   int stages;
   int chunks;
+  bool zero_bubble = false;
 };
 class PipelineTest : public testing::TestWithParam<Layout> {
  protected:
   // Runs f(stage, links) for every stage of the layout, each on a thread of its own.
   template <class F>
   static void for_stages(const F& f) {
-    const auto [stages, chunks] = GetParam();
-    comm::run_ranks(stages, [&, stages = stages, chunks = chunks](const comm::Group& world) {
+    const auto [stages, chunks, zero_bubble] = GetParam();
+    comm::run_ranks(stages, [&, stages = stages, chunks = chunks,
+                             zero_bubble = zero_bubble](const comm::Group& world) {
       ParallelConfig config;
       config.world_size = stages;
       config.pipeline_model_parallel_size = stages;
       const ParallelContext context = make_parallel_context(world, resolved(config));
       open_links(context.links, world.rank(), stages, chunks > 1, Stream{});
-      ToyStage stage(world.rank(), stages, chunks);
+      ToyStage stage(world.rank(), stages, chunks, zero_bubble);
       f(stage, context.links);
     });
   }
@@ -182,6 +197,8 @@ TEST_P(PipelineTest, TrainsAsOneStage) {
   want.train({});
   for_stages([&](ToyStage& stage, const PipelineLinks& links) {
     stage.train(links);
+    EXPECT_EQ(stage.num_weight_passes,
+              GetParam().zero_bubble ? kMicrobatches * GetParam().chunks : 0);
     for (int64_t piece = 0; piece < kPieces; ++piece) {
       if (!stage.has(piece)) continue;
       const auto i = static_cast<size_t>(piece);
@@ -207,10 +224,13 @@ TEST_P(PipelineTest, EvaluatesAsOneStage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
-                         testing::Values(Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}),
+                         testing::Values(Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2},
+                                         Layout{2, 1, true}, Layout{4, 1, true},
+                                         Layout{2, 2, true}),
                          [](const testing::TestParamInfo<Layout>& layout) {
                            return std::to_string(layout.param.stages) + "x" +
-                                  std::to_string(layout.param.chunks);
+                                  std::to_string(layout.param.chunks) +
+                                  (layout.param.zero_bubble ? "zero_bubble" : "");
                          });
 
 // Runs two stages: the first sends two tensors, of which the second uses `used`.

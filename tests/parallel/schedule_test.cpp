@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@ std::string text(const std::vector<PipelineStep>& steps, bool with_chunks) {
   std::string all;
   for (const PipelineStep& step : steps) {
     if (!all.empty()) all += ' ';
-    all += (step.pass == Pass::kForward ? 'F' : 'B') + std::to_string(step.microbatch);
+    all += "FBW"[static_cast<size_t>(step.pass)] + std::to_string(step.microbatch);
     if (with_chunks) all += '.' + std::to_string(step.chunk);
   }
   return all;
@@ -48,6 +49,45 @@ TEST(InterleavedTest, IsTheOrderOfMegatron) {
   EXPECT_EQ(order(3),
             "F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1.0 F6.0 "
             "B2.0 F7.0 B3.0 F4.1 B4.1 F5.1 B5.1 F6.1 B6.1 F7.1 B7.1 B4.0 B5.0 B6.0 B7.0");
+}
+
+TEST(ZeroBubbleTest, WeightPassesComeLaterOnLaterStages) {
+  const auto order = [](int64_t stage, int64_t chunks, int64_t microbatches) {
+    return text(training_steps({stage, chunks == 1 ? 4 : 2, chunks, microbatches, true}),
+                chunks > 1);
+  };
+  EXPECT_EQ(order(0, 1, 5), "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4");
+  EXPECT_EQ(order(1, 1, 5), "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 B3 W2 B4 W3 W4");
+  EXPECT_EQ(order(2, 1, 5), "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 B4 W2 W3 W4");
+  EXPECT_EQ(order(3, 1, 5), "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4");
+  EXPECT_EQ(order(0, 2, 4),
+            "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 W0.1 F3.0 B1.1 W1.1 F2.1 B0.0 W0.0 F3.1 B1.0 W1.0 "
+            "B2.1 W2.1 B3.1 W3.1 B2.0 W2.0 B3.0 W3.0");
+  EXPECT_EQ(order(1, 2, 4),
+            "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 W0.1 F3.0 B1.0 W1.1 F2.1 B2.1 W0.0 F3.1 "
+            "B3.1 W1.0 B2.0 W2.1 B3.0 W3.1 W2.0 W3.0");
+  EXPECT_EQ(training_steps({.stages = 1, .microbatches = 2, .zero_bubble = true}),
+            one_forward_one_backward({.microbatches = 2}));
+}
+
+TEST(ZeroBubbleTest, KeepsAsManyMicrobatchesAsTheFirstStageWithoutWeightPasses) {
+  for (const int64_t chunks : {1, 2, 3}) {
+    const auto most_waiting = [&](int64_t stage, bool zero_bubble, Pass until) {
+      int64_t waiting = 0, most = 0;
+      for (const PipelineStep& step : training_steps({stage, 4, chunks, 16, zero_bubble})) {
+        if (step.pass == Pass::kForward) ++waiting;
+        if (step.pass == until) --waiting;
+        most = std::max(most, waiting);
+      }
+      EXPECT_EQ(waiting, 0);
+      return most;
+    };
+    for (int64_t stage = 0; stage < 4; ++stage) {
+      EXPECT_EQ(most_waiting(stage, true, Pass::kWeight), most_waiting(0, false, Pass::kBackward));
+      EXPECT_EQ(most_waiting(stage, true, Pass::kBackward),
+                most_waiting(stage, false, Pass::kBackward));
+    }
+  }
 }
 
 // Runs the plans of all stages against each other: a step runs once what it needs has been made.
@@ -111,9 +151,82 @@ TEST(ScheduleTest, OneForwardOneBackwardKeepsAsManyMicrobatchesAsStagesFollow) {
   }
 }
 
+// The time of an iteration whose forward, backward and weight passes take so long in every chunk;
+// without weight passes a backward pass takes their time, too. REQUIRES: microbatches divide.
+double time_of(const PipelineShape& shape, const std::array<double, 3>& durations) {
+  const int64_t pieces = shape.stages * shape.chunks;
+  std::map<std::array<int64_t, 3>, double> done;  // by pass, piece and microbatch
+  std::vector<double> now(static_cast<size_t>(shape.stages), 0);
+  std::vector<size_t> at(now.size(), 0);
+  const auto runs = [&](int64_t stage, const PipelineStep& step) {
+    double& time = now[static_cast<size_t>(stage)];
+    const int64_t piece = step.chunk * shape.stages + stage;
+    const bool turns = step.pass == Pass::kBackward && piece == pieces - 1;
+    const bool is_free = step.pass == Pass::kForward ? piece == 0 : step.pass == Pass::kWeight;
+    if (!is_free) {
+      const bool is_forward = step.pass == Pass::kForward || turns;
+      const int64_t from = turns ? piece : piece + (is_forward ? -1 : 1);
+      const auto needed = done.find({is_forward ? 0 : 1, from, step.microbatch});
+      if (needed == done.end()) return false;
+      time = std::max(time, needed->second);
+    }
+    time += durations[static_cast<size_t>(step.pass)];
+    if (!shape.zero_bubble && step.pass == Pass::kBackward) time += durations[2];
+    return done.insert({{static_cast<int64_t>(step.pass), piece, step.microbatch}, time}).second;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int64_t stage = 0; stage < shape.stages; ++stage) {
+      size_t& next = at[static_cast<size_t>(stage)];
+      PipelineShape of_stage = shape;
+      of_stage.stage = stage;
+      const std::vector<PipelineStep> plan = training_steps(of_stage);
+      for (; next < plan.size() && runs(stage, plan[next]); ++next) moved = true;
+    }
+  }
+  EXPECT_EQ(static_cast<int64_t>(done.size()),
+            pieces * shape.microbatches * (shape.zero_bubble ? 3 : 2));
+  return *std::max_element(now.begin(), now.end());
+}
+
+TEST(ZeroBubbleTest, WeightPassesShrinkTheBubble) {
+  for (int64_t stages = 2; stages <= 6; ++stages) {
+    for (const int64_t chunks : {1, 2, 3}) {
+      const int64_t microbatches = 2 * stages;
+      for (const double weight : {0.5, 0.75, 1.0}) {
+        const double busy = static_cast<double>(chunks * microbatches) * 3;
+        const auto waits = static_cast<double>(stages - 1);
+        const auto idle = [&](bool zero_bubble) {
+          return time_of({0, stages, chunks, microbatches, zero_bubble}, {1, 2 - weight, weight}) -
+                 busy;
+        };
+        EXPECT_NEAR(idle(false), waits * 3, 1e-9);
+        // Interleaved stages have weight passes left for the whole bubble behind the last forward
+        // pass; only the wait for the first one remains.
+        EXPECT_NEAR(idle(true), waits * (chunks == 1 ? 3 - 2 * weight : 1), 1e-9);
+      }
+      const double time = time_of({0, stages, chunks, microbatches, true}, {1, 1, 1});
+      EXPECT_NEAR(bubble_fraction({0, stages, chunks, microbatches, true}),
+                  1 - static_cast<double>(3 * chunks * microbatches) / time, 1e-12);
+    }
+  }
+}
+
+TEST(ZeroBubbleTest, IsNeverSlower) {
+  for (int64_t stages = 2; stages <= 6; ++stages) {
+    for (int64_t microbatches = 1; microbatches < 9; ++microbatches) {
+      EXPECT_LT(time_of({0, stages, 1, microbatches, true}, {1, 1, 1}),
+                time_of({0, stages, 1, microbatches, false}, {1, 1, 1}));
+    }
+    EXPECT_LT(time_of({0, stages, 2, stages, true}, {1, 1, 1}),
+              time_of({0, stages, 2, stages, false}, {1, 1, 1}));
+  }
+}
+
 TEST(ScheduleTest, EvaluationIsAllForwardPasses) {
   const std::vector<PipelineStep> steps = evaluation_steps({1, 2, 2, 4});
   EXPECT_EQ(text(steps, true), "F0.0 F1.0 F0.1 F1.1 F2.0 F3.0 F2.1 F3.1");
+  EXPECT_EQ(text(evaluation_steps({1, 2, 1, 3, true}), false), "F0 F1 F2");
 }
 
 TEST(ScheduleTest, TheBubbleShrinksWithMicrobatchesAndChunks) {

@@ -219,6 +219,7 @@ class RandomFlags {
       add_flag(words, "--recompute-num-layers", 1);
     }
     if (pp_ > 1 && !is_interleaved && once_in(2)) draw_stages(microbatches % pp_ == 0);
+    if (pp_ > 1 && once_in(2)) words.emplace_back("--enable-zero-bubble");
   }
 
   // Any layers on any stages, none on some.

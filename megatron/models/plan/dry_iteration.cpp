@@ -20,7 +20,8 @@ namespace {
 int64_t num_microbatches(const PlannedTraining& t, int64_t stage) {
   const int64_t stages = t.parallel.pipeline_model_parallel_size;
   const bool is_interleaved = t.parallel.virtual_pipeline_model_parallel_size > 1;
-  return std::min(t.num_microbatches, is_interleaved ? 2 * stages : stages - stage + 4);
+  const int64_t in_flight = t.parallel.enable_zero_bubble ? stages : stages - stage;
+  return std::min(t.num_microbatches, is_interleaved ? 2 * stages : in_flight + 4);
 }
 
 RunConfig run_of(const PlannedTraining& t, int64_t stage) {
@@ -85,10 +86,12 @@ class DryRank {
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       run_backward(output, gradients, seed);
     };
+    work.weight = [](DelayedGradients& gradients) { gradients.run(); };
     const PipelineShape shape{.stage = state.parallel.pipeline.rank(),
                               .stages = state.parallel.pipeline.size(),
                               .chunks = static_cast<int64_t>(state.chunks.size()),
-                              .microbatches = count};
+                              .microbatches = count,
+                              .zero_bubble = config_.parallel.enable_zero_bubble};
     run_pipeline(training_steps(shape), shape, state.parallel.links, task_->boundaries(),
                  state.stream, work);
     state.fp8.finish_iteration(0);

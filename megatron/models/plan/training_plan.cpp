@@ -21,7 +21,8 @@ PipelineShape shape_of(const PlannedTraining& t, int64_t stage) {
   return {.stage = stage,
           .stages = t.num_stages(),
           .chunks = num_model_chunks(t.parallel, t.transformer.num_layers),
-          .microbatches = t.num_microbatches};
+          .microbatches = t.num_microbatches,
+          .zero_bubble = t.parallel.enable_zero_bubble};
 }
 
 // The maximum number of forward passes of the rank's chunks that wait for their backward pass.
@@ -29,7 +30,8 @@ double microbatches_in_flight(const PipelineShape& shape) {
   int64_t now = 0;
   int64_t most = 0;
   for (const PipelineStep& step : training_steps(shape)) {
-    now += step.pass == Pass::kForward ? 1 : -1;
+    if (step.pass == Pass::kForward) ++now;
+    if (step.pass == Pass::kBackward) --now;
     most = std::max(most, now);
   }
   return static_cast<double>(most) / static_cast<double>(shape.chunks);

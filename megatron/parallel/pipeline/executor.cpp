@@ -1,5 +1,6 @@
 #include "megatron/parallel/pipeline/executor.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -31,6 +32,8 @@ class Stage {
       : shape_(shape), links_(links), boundaries_(boundaries), stream_(stream), work_(work) {}
 
   void run(std::span<const PipelineStep> steps) {
+    has_weight_passes_ = std::ranges::any_of(
+        steps, [](const PipelineStep& step) { return step.pass == Pass::kWeight; });
     std::optional<Message> incoming;
     if (!steps.empty()) incoming = receive_for(steps.front());
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -38,10 +41,16 @@ class Stage {
       if (i + 1 < steps.size()) incoming = receive_for(steps[i + 1]);
       if (now) wait_for(*now);
       std::vector<Tensor> received = now ? std::move(now->tensors) : std::vector<Tensor>();
-      if (steps[i].pass == Pass::kForward) {
-        forward(steps[i], std::move(received));
-      } else {
-        backward(steps[i], std::move(received));
+      switch (steps[i].pass) {
+        case Pass::kForward:
+          forward(steps[i], std::move(received));
+          break;
+        case Pass::kBackward:
+          backward(steps[i], std::move(received));
+          break;
+        case Pass::kWeight:
+          weight(steps[i]);
+          break;
       }
     }
     while (!sent_.empty()) forget_oldest();
@@ -69,6 +78,7 @@ class Stage {
   }
 
   std::optional<Message> receive_for(const PipelineStep& step) {
+    if (step.pass == Pass::kWeight) return std::nullopt;
     const bool is_forward = step.pass == Pass::kForward;
     if (is_forward ? begins_model(step) : ends_model(step)) return std::nullopt;
     Message message;
@@ -139,9 +149,18 @@ class Stage {
 
     {
       const TraceRange range("backward_step", {step.microbatch, step.chunk});
+      std::optional<DelayedGradients::Scope> scope;
+      if (has_weight_passes_) scope.emplace(delayed_[{step.chunk, step.microbatch}]);
       work_.backward(flight.output, received);
     }
     if (!begins_model(step)) send(links_.to_previous, gradients_of(flight.inputs, in(step)));
+  }
+
+  void weight(const PipelineStep& step) {
+    const TraceRange range("weight_step", {step.microbatch, step.chunk});
+    auto gradients = delayed_.extract({step.chunk, step.microbatch});
+    invariant(!gradients.empty(), "a plan runs each microbatch backward before its weight pass");
+    work_.weight(gradients.mapped());
   }
 
   // The gradients of a chunk's received activations; zeros for a tensor that it did not use.
@@ -161,7 +180,9 @@ class Stage {
   const std::span<const ChunkBoundary> boundaries_;  // by chunk of this stage
   const Stream stream_;
   const StageWork& work_;
+  bool has_weight_passes_ = false;
   std::map<std::pair<int64_t, int64_t>, InFlight> in_flight_;  // by chunk and microbatch
+  std::map<std::pair<int64_t, int64_t>, DelayedGradients> delayed_;
   std::deque<Message> sent_;
 };
 

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron/autograd/delayed_gradients.h"
 #include "megatron/autograd/variable.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/parallel/pipeline/boundary.h"
@@ -26,6 +27,8 @@ struct StageWork {
   // from the chunk after; undefined for one that needs none. Null when the plan has no backward
   // pass.
   std::function<void(const ChunkOutput& output, const Grads& gradients)> backward;
+  // Runs a weight pass: what backward() left for later. Null when the plan has none.
+  std::function<void(DelayedGradients& gradients)> weight = {};
 };
 
 // The backward pass of a chunk: from its activations with `gradients`, parallel to them, and from

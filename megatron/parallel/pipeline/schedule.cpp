@@ -1,6 +1,7 @@
 #include "megatron/parallel/pipeline/schedule.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "megatron/core/error.h"
 
@@ -47,19 +48,43 @@ std::vector<PipelineStep> interleaved(const PipelineShape& shape) {
   return steps;
 }
 
+std::vector<PipelineStep> with_weight_passes(const std::vector<PipelineStep>& steps, int64_t lag) {
+  std::vector<PipelineStep> backward;
+  std::ranges::copy_if(steps, std::back_inserter(backward),
+                       [](const PipelineStep& step) { return step.pass == Pass::kBackward; });
+  std::vector<PipelineStep> all;
+  size_t next = 0;
+  const auto add_weight_pass = [&] {
+    all.push_back({Pass::kWeight, backward[next].microbatch, backward[next].chunk});
+    ++next;
+  };
+  int64_t num_backward = 0;
+  for (const PipelineStep& step : steps) {
+    all.push_back(step);
+    if (step.pass == Pass::kBackward && ++num_backward > lag) add_weight_pass();
+  }
+  while (next < backward.size()) add_weight_pass();
+  return all;
+}
+
 std::vector<PipelineStep> training_steps(const PipelineShape& shape) {
-  return shape.chunks == 1 ? one_forward_one_backward(shape) : interleaved(shape);
+  const bool is_interleaved = shape.chunks > 1;
+  std::vector<PipelineStep> steps =
+      is_interleaved ? interleaved(shape) : one_forward_one_backward(shape);
+  if (!shape.zero_bubble || shape.stages == 1) return steps;
+  // As many forward passes fewer than on the first stage come before the first backward pass.
+  return with_weight_passes(steps, (is_interleaved ? 2 : 1) * shape.stage);
 }
 
 std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape) {
   std::vector<PipelineStep> steps = training_steps(shape);
-  std::erase_if(steps, [](const PipelineStep& step) { return step.pass == Pass::kBackward; });
+  std::erase_if(steps, [](const PipelineStep& step) { return step.pass != Pass::kForward; });
   return steps;
 }
 
 double bubble_fraction(const PipelineShape& shape) {
-  const int64_t idle = shape.stages - 1;
-  return static_cast<double>(idle) / static_cast<double>(shape.chunks * shape.microbatches + idle);
+  const double idle = static_cast<double>(shape.stages - 1) / (shape.zero_bubble ? 3 : 1);
+  return idle / (static_cast<double>(shape.chunks * shape.microbatches) + idle);
 }
 
 }  // namespace megatron

@@ -6,7 +6,8 @@
 // The order of work in a pipeline, as data (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
 namespace megatron {
 
-enum class Pass { kForward, kBackward };
+// kWeight: the gradients of the weights, which the backward pass of the microbatch then leaves out.
+enum class Pass { kForward, kBackward, kWeight };
 
 struct PipelineStep {
   Pass pass = Pass::kForward;
@@ -21,6 +22,7 @@ struct PipelineShape {
   int64_t stages = 1;
   int64_t chunks = 1;  // in each stage
   int64_t microbatches = 1;
+  bool zero_bubble = false;  // with weight passes
 };
 
 // One forward, one backward: fill, alternate, drain. At most stages - stage microbatches are in
@@ -32,14 +34,22 @@ std::vector<PipelineStep> one_forward_one_backward(const PipelineShape& shape);
 // stages. REQUIRES: microbatches is a multiple of stages.
 std::vector<PipelineStep> interleaved(const PipelineShape& shape);
 
-// Whichever of the two fits the number of chunks.
+// The steps of a schedule, whose backward passes now leave the gradients of weights to weight
+// passes (zero bubble; Qi et al. 2023, arXiv:2401.10241, sec. 2): one follows each backward pass,
+// for the backward pass `lag` before it; the others come at the end.
+std::vector<PipelineStep> with_weight_passes(const std::vector<PipelineStep>& steps, int64_t lag);
+
+// Whichever of the first two fits the number of chunks. With zero_bubble weight passes fill a part
+// of the bubble (ZB-H1), and lag by as much as the memory of the first stage allows: no stage keeps
+// more microbatches for its weight passes than the first keeps for its backward passes.
 std::vector<PipelineStep> training_steps(const PipelineShape& shape);
 
 // All forward passes and nothing else, in the order of training_steps().
 std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape);
 
 // The fraction of an iteration that a stage idles (pipeline bubble) if all chunks take equally
-// long: (stages - 1) / (chunks microbatches + stages - 1).
+// long: (stages - 1) / (chunks microbatches + stages - 1). With zero_bubble, if the three passes
+// take equally long, too, a third of stages - 1 idles.
 double bubble_fraction(const PipelineShape& shape);
 
 }  // namespace megatron

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/autograd/delayed_gradients.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
@@ -145,12 +146,17 @@ Tensor input_gradient(const Fp8Matrix& dy, const Shape& shape, const Saved& save
 // dy^T x; undefined if it was added to a main gradient.
 Tensor weight_gradient(const Fp8Matrix& dy, const Tensor& wide_dy, const Saved& saved) {
   if (saved.wide_x.defined()) return linear_weight_gradient(wide_dy, saved.wide_x, saved.linear);
-  const Tensor& weight = saved.linear.weight;
-  ParameterGradient gradient(saved.linear.weight_sink, weight.shape(), weight.dtype(),
-                             weight.stream(), true);
-  kernels::fp8_matmul(gradient.view(), dy.by_columns(), saved.x.by_columns(), {}, gradient.beta(),
-                      weight.stream());
-  return gradient.result();
+  Fp8Matrix columns = dy;
+  columns.drop_rows();
+  return DelayedGradients::now_or_later(
+      saved.linear.weight_sink, [dy = std::move(columns), x = saved.x, linear = saved.linear] {
+        const Tensor& weight = linear.weight;
+        ParameterGradient gradient(linear.weight_sink, weight.shape(), weight.dtype(),
+                                   weight.stream(), true);
+        kernels::fp8_matmul(gradient.view(), dy.by_columns(), x.by_columns(), {}, gradient.beta(),
+                            weight.stream());
+        return gradient.result();
+      });
 }
 
 }  // namespace

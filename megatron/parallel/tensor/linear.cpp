@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/autograd/delayed_gradients.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
@@ -98,6 +99,12 @@ class GatheredInput {
 
 Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                                 const Wants& wants, const TensorParallel& tp) {
+  if (wants[1] && DelayedGradients::delays(saved.weight_sink)) {
+    DelayedGradients::now_or_later(saved.weight_sink, [dy, x, saved, tp] {
+      return column_parallel_gradients(dy, x, saved, Wants({false, true, false}), tp)[1];
+    });
+    return column_parallel_gradients(dy, x, saved, Wants({wants[0], false, wants[2]}), tp);
+  }
   std::optional<GatheredInput> input;
   if (wants[1]) input.emplace(x, tp);  // beside the product that makes dx
   Tensor partial = wants[0] ? linear_input_gradient(dy, saved) : Tensor();
@@ -136,6 +143,12 @@ Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const Tenso
 Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                               bool wants_weight, const TensorParallel& tp,
                               const UseRows& input_gradient) {
+  if (wants_weight && DelayedGradients::delays(saved.weight_sink)) {
+    DelayedGradients::now_or_later(saved.weight_sink, [dy, x, saved, tp] {
+      return row_parallel_gradients(dy, x, saved, true, tp, [](int64_t, const Tensor&) {});
+    });
+    wants_weight = false;
+  }
   WeightGradient dweight(saved, wants_weight);
   const auto add = [&](int64_t first, const Tensor& rows) {
     dweight.add(rows, x.slice(first, rows.size(0)));

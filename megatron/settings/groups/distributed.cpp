@@ -47,6 +47,10 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--standalone-embedding-stage", c.standalone_embedding_stage,
                    "Put only the embedding on the first stage.");
   flags
+      .add_switch("--enable-zero-bubble", c.enable_zero_bubble,
+                  "Compute gradients of weights where a pipeline stage would wait (ZB-H1).")
+      .is_listed = false;
+  flags
       .add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
                "Do not overlap communication between stages with computation.")
       .no_effect("stages always receive while they compute");

@@ -118,6 +118,19 @@ TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
   EXPECT_EQ(plan(0).microbatches_in_flight, 2);
 }
 
+TEST_F(GptPlanLayoutTest, ZeroBubbleShrinksTheBubbleInTheMemoryOfTheFirstStage) {
+  parallel_.pipeline_model_parallel_size = 4;
+  const int64_t first = activations(plan(0));
+  std::vector<int64_t> before;
+  for (int64_t stage = 0; stage < 3; ++stage) before.push_back(activations(plan(stage)));
+  parallel_.enable_zero_bubble = true;
+  EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 1.0 / 9.0);
+  for (int64_t stage = 0; stage < 3; ++stage) {
+    EXPECT_GE(activations(plan(stage)), before[static_cast<size_t>(stage)]) << stage;
+    EXPECT_LE(static_cast<double>(activations(plan(stage))), 1.05 * static_cast<double>(first));
+  }
+}
+
 // In inputs of a layer, 16 samples of 1024 x 1024 in bf16.
 TEST_F(GptPlanLayoutTest, InputsOnTheHostLeaveTwoOnTheDevice) {
   constexpr int64_t kInput = int64_t{16} * 1024 * 1024 * 2;

@@ -28,6 +28,7 @@ struct GptPlanStagesVariant {
   int64_t microbatches = 5;
   int64_t tp = 1;  // with sequence parallelism, where it is more
   void (*change)(TransformerConfig& config) = [](TransformerConfig&) {};
+  bool zero_bubble = false;
 };
 void PrintTo(const GptPlanStagesVariant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -48,6 +49,7 @@ ParallelConfig parallel_of(const GptPlanStagesVariant& variant) {
     parallel.virtual_pipeline_model_parallel_size = 8 / variant.pp / variant.layers_a_chunk;
   }
   parallel.accumulate_allreduce_grads_in_fp32 = true;
+  parallel.enable_zero_bubble = variant.zero_bubble;
   return parallel;
 }
 
@@ -81,11 +83,12 @@ class TrainedStage {
   int stage() const { return context_.pipeline.rank(); }
   int64_t num_parameters() const { return flat_->num_elements(); }
 
-  void train(int64_t num_microbatches) {
+  void train(int64_t num_microbatches, bool zero_bubble) {
     const PipelineShape shape{.stage = stage(),
                               .stages = context_.pipeline.size(),
                               .chunks = static_cast<int64_t>(chunks_.size()),
-                              .microbatches = num_microbatches};
+                              .microbatches = num_microbatches,
+                              .zero_bubble = zero_bubble};
     std::vector<ChunkBoundary> boundaries;
     for (const auto& chunk : chunks_)
       boundaries.push_back(chunk->boundary(kMicroBatch, config_.seq_length));
@@ -107,6 +110,7 @@ class TrainedStage {
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       run_backward(output, gradients, seed);
     };
+    work.weight = [](DelayedGradients& gradients) { gradients.run(); };
     flat_->zero_grads();
     run_pipeline(training_steps(shape), shape, context_.links, boundaries, stream_, work);
   }
@@ -135,7 +139,7 @@ TEST_P(GptPlanStagesTest, StagesTakeWhatIsPlanned) {
   comm::run_ranks(static_cast<int>(parallel.world_size), [&](const comm::Group& world) {
     TrainedStage stage(config, parallel, world);
     stage.allocator().reset_peaks();
-    stage.train(variant.microbatches);
+    stage.train(variant.microbatches, variant.zero_bubble);
     const MemoryStats stats = stage.allocator().stats();
     const DryIteration plan = dry_iteration(training, stage.stage());
     EXPECT_EQ(plan.num_parameters, stage.num_parameters());
@@ -166,6 +170,17 @@ const GptPlanStagesVariant kGptPlanStagesVariants[] = {
        c.recompute_method = RecomputeMethod::kUniform;
        c.recompute_num_layers = 1;
      }},
+    {"zero_bubble", 4, 0, 9, 1, [](TransformerConfig&) {}, true},
+    {"zero_bubble_few_microbatches", 4, 0, 2, 1, [](TransformerConfig&) {}, true},
+    {"zero_bubble_interleaved", 4, 1, 8, 1, [](TransformerConfig&) {}, true},
+    {"zero_bubble_tensor_ranks", 2, 0, 5, 2, [](TransformerConfig&) {}, true},
+    {"zero_bubble_recomputed", 4, 0, 9, 1,
+     [](TransformerConfig& c) {
+       c.recompute_granularity = RecomputeGranularity::kFull;
+       c.recompute_method = RecomputeMethod::kUniform;
+       c.recompute_num_layers = 1;
+     },
+     true},
     {"recomputed_in_part", 2, 0, 5, 1,
      [](TransformerConfig& c) {
        c.recompute_granularity = RecomputeGranularity::kFull;
