@@ -32,7 +32,7 @@ void DelayedGradients::run() {
       const TraceRange range(entry.op, entry.sink.main_grad().stream());
       std::exchange(entry.make, nullptr)();
     }
-    entry.sink.delivered();
+    if (entry.delivered) entry.delivered();
   }
 }
 

@@ -47,6 +47,7 @@ class DelayedGradients {
     std::function<Tensor()> make;
     const char* op = nullptr;  // the trace ranges that its time counts for
     const char* enclosing_work = nullptr;
+    std::function<void()> delivered = {};  // calls on_gradient's function
   };
 
   static DelayedGradients* current();  // of this thread's Scope; null

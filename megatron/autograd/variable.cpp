@@ -85,10 +85,6 @@ void accumulate(Tensor& sum, const Tensor& dy) {
 
 GradSink::operator bool() const { return leaf_ != nullptr && leaf_->is_main; }
 
-void GradSink::delivered() const {
-  if (leaf_->done) leaf_->done();
-}
-
 Tensor& GradSink::main_grad() const {
   invariant(leaf_ != nullptr && leaf_->is_main, "only a main gradient is added into");
   return leaf_->grad;
@@ -291,10 +287,17 @@ void backward(std::span<const Variable> ys, std::span<const Tensor> dys) {
     }
     for (const Node::Input& input : node->inputs) {
       if (input.node == nullptr || input.node->leaf == nullptr) continue;
-      const bool is_late = std::ranges::any_of(left, [&](const DelayedGradients::Entry& entry) {
-        return entry.sink.leaf_ == input.node->leaf;
+      const auto& leaf = input.node->leaf;
+      const auto late = std::ranges::find_if(left, [&](const DelayedGradients::Entry& entry) {
+        return &entry.sink.main_grad() == &leaf->grad;
       });
-      if (!is_late && input.node->leaf->done) input.node->leaf->done();
+      if (late != left.end()) {
+        late->delivered = [leaf] {
+          if (leaf->done) leaf->done();
+        };
+      } else if (leaf->done) {
+        leaf->done();
+      }
     }
   }
 }

@@ -13,7 +13,6 @@
 // holds closures and edges, never the data of its inputs, so nothing else is kept alive.
 namespace megatron {
 
-class DelayedGradients;
 class Variable;
 
 // Which inputs of an op need a gradient, by position.
@@ -47,12 +46,8 @@ class GradSink {
   Tensor& main_grad() const;
 
  private:
-  friend class DelayedGradients;
   friend class Variable;
-  friend void backward(std::span<const Variable>, std::span<const Tensor>);
   struct Leaf;
-  // Calls on_gradient's function.
-  void delivered() const;
   explicit GradSink(std::shared_ptr<Leaf> leaf) : leaf_(std::move(leaf)) {}
   std::shared_ptr<Leaf> leaf_;
 };
