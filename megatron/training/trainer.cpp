@@ -296,6 +296,7 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
     };
     work.weight = [&](DelayedGradients& gradients) {
       const TimerScope timer(log_.timers(), "backward-compute", 2);
+      const StragglerLog::Scope computing(stragglers, StragglerLog::Work::kCompute);
       gradients.run();
     };
   }

@@ -62,7 +62,9 @@ TEST(ZeroBubbleTest, HasTheBitsOf1F1BOnEveryLayout) {
                   {"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
                    "--ddp-bucket-size", "500"}),
         layout_of(2, 2, {"--pipeline-model-parallel-layout", "Et*3|tL"}),
-        layout_of(2, 2, {"--recompute-granularity", "full", "--recompute-method", "uniform"})}) {
+        layout_of(2, 2,
+                  {"--recompute-granularity", "full", "--recompute-method", "uniform",
+                   "--recompute-num-layers", "1"})}) {
     expect_the_bits_of_1f1b(kDenseModel, layout);
   }
 }
