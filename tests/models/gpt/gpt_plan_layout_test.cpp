@@ -126,7 +126,9 @@ TEST_F(GptPlanLayoutTest, ZeroBubbleShrinksTheBubbleInTheMemoryOfTheFirstStage) 
   parallel_.enable_zero_bubble = true;
   EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 1.0 / 9.0);
   for (int64_t stage = 0; stage < 3; ++stage) {
-    EXPECT_GE(activations(plan(stage)), before[static_cast<size_t>(stage)]) << stage;
+    if (stage > 0) {
+      EXPECT_GT(activations(plan(stage)), before[static_cast<size_t>(stage)]) << stage;
+    }
     EXPECT_LE(static_cast<double>(activations(plan(stage))), 1.05 * static_cast<double>(first));
   }
 }
