@@ -53,6 +53,7 @@ std::vector<PipelineStep> with_weight_passes(const std::vector<PipelineStep>& st
   std::ranges::copy_if(steps, std::back_inserter(backward),
                        [](const PipelineStep& step) { return step.pass == Pass::kBackward; });
   std::vector<PipelineStep> all;
+  all.reserve(steps.size() + backward.size());
   size_t next = 0;
   const auto add_weight_pass = [&] {
     all.push_back({Pass::kWeight, backward[next].microbatch, backward[next].chunk});
