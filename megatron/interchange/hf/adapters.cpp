@@ -89,10 +89,14 @@ StoredTensor merged(const StoredTensor& weight, const StoredAdapter& adapter, do
                              });
 }
 
-// The last two parts of a dotted path: "attn.c_attn".
+// The last two parts of a dotted path: "attn.c_attn"; one more before the number of an expert.
 std::string short_name(const std::string& module) {
   size_t dot = module.rfind('.');
-  if (dot != std::string::npos && dot > 0) dot = module.rfind('.', dot - 1);
+  const auto go_back = [&] {
+    if (dot != std::string::npos && dot > 0) dot = module.rfind('.', dot - 1);
+  };
+  go_back();
+  if (dot != std::string::npos && module[dot + 1] >= '0' && module[dot + 1] <= '9') go_back();
   return dot == std::string::npos ? module : module.substr(dot + 1);
 }
 
@@ -102,6 +106,12 @@ struct PeftTensors {
   std::set<std::string> modules;
 };
 
+// The A of the expert whose part is number `part` of the tensors that `rows` names.
+Tensor matrix_of(const Tensor& a, size_t part, const TensorMapping& rows) {
+  const auto parts = static_cast<int64_t>(rows.theirs.size()) / a.size(0);
+  return a.slice(static_cast<int64_t>(part) / parts, 1).reshape({a.size(1), a.size(2)});
+}
+
 PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerConfig& config,
                          const HfFamily& family) {
   const NameTable table = hf_names(family, config);
@@ -109,15 +119,16 @@ PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerCo
                           config.counted_vocab_size()};
   PeftTensors file;
   for (const StoredAdapter& adapter : adapters_of(contents)) {
-    if (adapter.a.shape.rank() != 2) {
-      throw Unsupported(fmt::format(
-          "{}: adapters of experts are not written as files of PEFT yet; convert the checkpoint "
-          "to a Hugging Face folder, which merges them",
-          adapter.layer));
-    }
-    const std::vector<TensorSpec> weight = {
-        {adapter.layer + ".weight", adapter.b.dtype, {adapter.b.shape[0], adapter.a.shape[1]}}};
+    const std::vector<TensorSpec> weight = {{adapter.layer + ".weight", adapter.b.dtype,
+                                             adapter.b.shape.with(-1, adapter.a.shape[-1])}};
     TensorMapping rows = mapped(table, weight).front();
+    const bool has_experts = adapter.a.shape.rank() == 3;
+    if (has_experts && rows.theirs.size() == 1 && adapter.a.shape[0] > 1) {
+      throw Unsupported(fmt::format(
+          "{}: {} is one tensor of all experts, for whose adapters PEFT has no linear layers; "
+          "convert the checkpoint to a Hugging Face folder, which merges them",
+          adapter.layer, rows.theirs.front()));
+    }
     rows.ours = {adapter.layer, adapter.b.dtype, adapter.b.shape};
     rows.layout = layout_of_rows(rows.layout);
     const Tensor a = read_whole(adapter.a);
@@ -127,7 +138,7 @@ PeftTensors peft_tensors(const CheckpointContents& contents, const TransformerCo
       const std::string module = name.substr(0, name.rfind('.'));
       file.modules.insert(short_name(module));
       const std::string prefix = "base_model.model." + module;
-      file.tensors[prefix + ".lora_A.weight"] = a;
+      file.tensors[prefix + ".lora_A.weight"] = has_experts ? matrix_of(a, part, rows) : a;
       file.tensors[prefix + ".lora_B.weight"] = to_theirs(rows, part, b.view(), sizes);
     }
   }

@@ -26,7 +26,7 @@ void merge_adapters(CheckpointContents& contents, const TransformerConfig& confi
 // Writes adapter_config.json and adapter_model.safetensors into a directory, which is created.
 // `config` describes the model, with its adapters; `base_model` is the name or path of the model
 // that they adapt. An adapter of a layer that PEFT has as several layers becomes one for each, with
-// the same A. Throws IoError, Unsupported.
+// the same A; that of an expert those of its linear layers. Throws IoError, Unsupported.
 void write_peft_adapters(const std::filesystem::path& directory, const CheckpointContents& contents,
                          const TransformerConfig& config, const std::string& base_model);
 

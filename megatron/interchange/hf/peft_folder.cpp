@@ -17,6 +17,7 @@
 #include "megatron/core/checksums.h"
 #include "megatron/core/error.h"
 #include "megatron/core/json.h"
+#include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/formats/sharded.h"
 #include "megatron/interchange/hf/adapters.h"
@@ -39,22 +40,39 @@ struct TheirAdapter {
   Tensor b;  // [out, r]
 };
 
-// The adapters of one of our layers, one for each of their layers; empty where they have none.
+// The adapters of one of our layers, one for each of their layers; empty where they have none. The
+// parts of an expert follow those of another.
 struct LayerAdapters {
   std::string layer;   // "decoder.layers.0.self_attention.linear_qkv"
   TensorMapping rows;  // the arrangement of B's rows
   std::vector<std::optional<TheirAdapter>> parts;
+  int64_t experts = 1;
   int64_t in = 0;
 
-  // True if all parts have the same A.
-  bool shares_a() const {
-    return std::ranges::all_of(parts, [&](const std::optional<TheirAdapter>& part) {
-      return part && parts.front() &&
-             std::ranges::equal(part->a.span<float>(), parts.front()->a.span<float>());
-    });
+  // The parts of a matrix, which is that of a layer or of an expert.
+  int64_t parts_of_matrix() const { return std::ssize(parts) / experts; }
+  const std::optional<TheirAdapter>& part_of(int64_t expert, int64_t part) const {
+    return parts[static_cast<size_t>(expert * parts_of_matrix() + part)];
   }
-  int64_t rank(int64_t r) const { return shares_a() ? r : r * std::ssize(parts); }
+  // True if all parts of each matrix have the same A, or none.
+  bool shares_a() const {
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      const std::optional<TheirAdapter>& first = part_of(expert, 0);
+      for (int64_t i = 1; i < parts_of_matrix(); ++i) {
+        const std::optional<TheirAdapter>& part = part_of(expert, i);
+        if (part.has_value() != first.has_value()) return false;
+        if (part && !std::ranges::equal(part->a.span<float>(), first->a.span<float>()))
+          return false;
+      }
+    }
+    return true;
+  }
+  int64_t rank(int64_t r) const { return shares_a() ? r : r * parts_of_matrix(); }
 };
+
+// The shape of a matrix of a layer, or of each expert.   weight [.., out, in]
+Shape shape_of_a(const Shape& weight, int64_t rank) { return weight.with(-2, rank); }
+Shape shape_of_b(const Shape& weight, int64_t rank) { return weight.with(-1, rank); }
 
 // PEFT settings that our models do not support.
 void expect_plain(const json& settings, const fs::path& file) {
@@ -106,6 +124,13 @@ class Reader {
     }
     result.alpha = scale() * static_cast<double>(result.rank);
     result.dropout = settings_.value("lora_dropout", 0.0);
+    const bool has_experts = std::ranges::any_of(
+        found, [](const LayerAdapters& one) { return one.rows.ours.shape.rank() == 3; });
+    if (has_experts && result.dropout > 0) {
+      warn(fmt::format("{}: lora_dropout {} is read as 0: adapters of experts have no dropout",
+                       (folder_ / kConfigFile).string(), result.dropout));
+      result.dropout = 0;
+    }
     std::set<std::string> layers;
     for (const LayerAdapters& adapters : found) {
       layers.insert(adapters.layer.substr(adapters.layer.rfind('.') + 1));
@@ -120,9 +145,9 @@ class Reader {
       }
       const std::string a = fmt::format("{}.{}.{}", layer, kAdapter, kLoraA);
       if (result.weights.contains(a)) continue;
-      result.weights[a] = {.shape = {result.rank, weight.shape[1]}, .pieces = {}};
+      result.weights[a] = {.shape = shape_of_a(weight.shape, result.rank), .pieces = {}};
       result.weights[fmt::format("{}.{}.{}", layer, kAdapter, kLoraB)] = {
-          .shape = {weight.shape[0], result.rank}, .pieces = {}};
+          .shape = shape_of_b(weight.shape, result.rank), .pieces = {}};
     }
     return result;
   }
@@ -184,7 +209,10 @@ class Reader {
     adapters.layer = name.substr(0, name.rfind('.'));
     adapters.rows = mapped(table_, ours).front();
     adapters.rows.layout = layout_of_rows(adapters.rows.layout);
-    adapters.in = weight.shape[1];
+    adapters.in = weight.shape[-1];
+    if (weight.shape.rank() == 3 && std::ssize(adapters.rows.theirs) > 1) {
+      adapters.experts = weight.shape[0];
+    }
     for (const std::string& theirs : adapters.rows.theirs) {
       adapters.parts.push_back(adapter_of(theirs));
     }
@@ -208,19 +236,23 @@ class Reader {
   void store(const LayerAdapters& adapters, PeftAdapters& result) const {
     const int64_t rank = result.rank;
     const bool shares_a = adapters.shares_a();
-    Tensor a = zeros({rank, adapters.in}, DType::kFloat32, Stream{});
+    const Shape& weight = adapters.rows.ours.shape;
+    Tensor a = zeros(shape_of_a(weight, rank), DType::kFloat32, Stream{});
     TensorMapping rows = adapters.rows;
-    rows.ours = {adapters.layer, DType::kFloat32, {adapters.rows.ours.shape[0], rank}};
+    rows.ours = {adapters.layer, DType::kFloat32, shape_of_b(weight, rank)};
     const LayoutSizes sizes{config_.num_attention_heads, config_.num_query_groups,
                             config_.kv_channels, config_.counted_vocab_size()};
     const std::vector<Shape> shapes = their_shapes(rows, sizes);
     std::vector<StoredTensor> parts;
     for (size_t part = 0; part < adapters.parts.size(); ++part) {
       Tensor b = zeros(shapes[part], DType::kFloat32, Stream{});  // [out of the part, rank]
-      const int64_t first = shares_a ? 0 : static_cast<int64_t>(part) * rank_;
+      const int64_t of_matrix = static_cast<int64_t>(part) % adapters.parts_of_matrix();
+      const int64_t expert = static_cast<int64_t>(part) / adapters.parts_of_matrix();
+      const int64_t first = shares_a ? 0 : of_matrix * rank_;
       if (const std::optional<TheirAdapter>& theirs = adapters.parts[part]) {
         expect_fit(adapters, part, *theirs, b.size(0));
-        std::ranges::copy(theirs->a.span<float>(), a.span<float>().begin() + first * adapters.in);
+        std::ranges::copy(theirs->a.span<float>(),
+                          a.span<float>().begin() + (expert * rank + first) * adapters.in);
         for (int64_t row = 0; row < b.size(0); ++row) {
           std::copy_n(theirs->b.span<float>().begin() + row * rank_, rank_,
                       b.span<float>().begin() + row * rank + first);

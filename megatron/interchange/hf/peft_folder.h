@@ -32,8 +32,9 @@ struct PeftAdapters {
 // The adapters for a model of that config, and of the family `model_type` if it has one, with the
 // weights `base`. If a layer of ours is several in PEFT (queries, keys and values), their adapters
 // are combined into one with a block-structured B, whose rank is the sum of their ranks, or
-// unchanged if they share A. Throws IoError, FormatError, and Unsupported, which names the setting,
-// for other kinds of adapters.
+// unchanged if they share A. So are those of an expert, which PEFT has as linear layers of its own
+// ("mlp.experts.3.gate_proj"). Throws IoError, FormatError, and Unsupported, which names the
+// setting, for other kinds of adapters.
 PeftAdapters read_peft_adapters(const std::filesystem::path& folder,
                                 const TransformerConfig& config, const StoredSection& base,
                                 std::string_view model_type = {});

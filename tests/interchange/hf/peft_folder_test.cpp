@@ -1,5 +1,6 @@
 #include "megatron/interchange/hf/peft_folder.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/names.h"
 #include "tests/support/message_of.h"
+#include "tests/support/shared_data.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
@@ -124,6 +126,136 @@ TEST_F(PeftFolderTest, JoinsTheAdaptersOfALayer) {
       }
     }
     expect_close(to_theirs(mapping, part, after.view(), sizes), want, Tolerance{1e-5, 1e-5});
+  }
+}
+
+// Adapters of the linear layers of single experts, as PEFT has those of a Qwen3-MoE.
+class PeftExpertsTest : public testing::Test {
+ protected:
+  static constexpr const char* kModel = "golden/hf2/qwen3-moe";
+
+  void SetUp() override {
+    MG_NEEDS_SHARED("golden/hf2/qwen3-moe/config.json");
+    model_ = read_hf_config(shared_data(kModel));
+    contents_ = open_hf_checkpoint(shared_data(kModel), model_);
+    config_ = model_.transformer;
+    table_ = hf_names(*model_.family, config_);
+  }
+
+  TensorMapping mapping_of(const std::string& name) const {
+    const StoredTensor& weight = contents_.sections.at(kWeightsSection).at(name);
+    const std::vector<TensorSpec> ours = {{name, DType::kFloat32, weight.shape}};
+    return mapped(table_, ours).front();
+  }
+  static std::string module_of(const std::string& theirs) {
+    return "base_model.model." + theirs.substr(0, theirs.rfind('.'));
+  }
+  // Reads the folder, and merges its adapters.
+  PeftAdapters adapt(CheckpointContents& adapted) {
+    PeftAdapters adapters =
+        read_peft_adapters(directory_.path(), config_, contents_.sections.at(kWeightsSection));
+    StoredSection more = adapters.weights;
+    adapted.sections.at(kWeightsSection).merge(more);
+    config_.lora_rank = adapters.rank;
+    config_.lora_alpha = adapters.alpha;
+    config_.lora_target_modules = adapters.layers;
+    return adapters;
+  }
+
+  const TemporaryDirectory directory_;
+  HfModel model_;
+  CheckpointContents contents_;
+  TransformerConfig config_;
+  NameTable table_;
+};
+
+// Some experts have both matrices, one has a gate alone, others have none.
+TEST_F(PeftExpertsTest, AddsTheirProducts) {
+  const json settings = {
+      {"r", kRank}, {"lora_alpha", kAlpha}, {"lora_dropout", 0.1}, {"peft_type", "LORA"}};
+  write_text_atomically(directory_.path() / "adapter_config.json", settings.dump());
+  std::map<std::string, Tensor> tensors;
+  std::vector<TensorMapping> layers;
+  for (const char* const layer : {"linear_fc1", "linear_fc2"}) {
+    layers.push_back(mapping_of(fmt::format("decoder.layers.1.mlp.experts.{}.weight", layer)));
+    const TensorMapping& mapping = layers.back();
+    const std::vector<Shape> shapes = their_shapes(mapping, {});
+    for (size_t part = 0; part < shapes.size(); ++part) {
+      if (part == 1 || part == 4 || part == 5) continue;
+      const std::string module = module_of(mapping.theirs[part]);
+      const uint64_t seed = tensors.size() + 1;
+      tensors[module + ".lora_A.weight"] = random_normal({kRank, shapes[part][1]}, {.seed = seed});
+      tensors[module + ".lora_B.weight"] =
+          random_normal({shapes[part][0], kRank}, {.seed = seed + 1000});
+    }
+  }
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors)
+    specs.push_back({name, tensor.dtype(), tensor.shape()});
+  SafetensorsWriter writer(directory_.path() / "adapter_model.safetensors", specs, {});
+  for (const TensorSpec& spec : writer.specs()) writer.write(tensors.at(spec.name).view());
+  writer.commit();
+
+  CheckpointContents adapted = contents_;
+  const PeftAdapters adapters = adapt(adapted);
+  EXPECT_EQ(adapters.rank, 2 * kRank) << "gate and up have blocks of their own";
+  EXPECT_THAT(adapters.layers, ElementsAre("linear_fc1", "linear_fc2"));
+  EXPECT_EQ(adapters.dropout, 0) << "experts have none";
+  merge_adapters(adapted, config_);
+  for (const TensorMapping& mapping : layers) {
+    const Tensor before = read_whole(contents_.sections.at(kWeightsSection).at(mapping.ours.name));
+    const Tensor after = read_whole(adapted.sections.at(kWeightsSection).at(mapping.ours.name));
+    for (size_t part = 0; part < mapping.theirs.size(); ++part) {
+      Tensor want = to_theirs(mapping, part, before.view(), {});
+      const std::string module = module_of(mapping.theirs[part]);
+      if (const auto a = tensors.find(module + ".lora_A.weight"); a != tensors.end()) {
+        const Tensor& b = tensors.at(module + ".lora_B.weight");
+        for (int64_t i = 0; i < want.numel(); ++i) {
+          const int64_t row = i / want.size(1);
+          const int64_t column = i % want.size(1);
+          double sum = 0;
+          for (int64_t k = 0; k < kRank; ++k) {
+            sum += element(b, row * kRank + k) * element(a->second, k * want.size(1) + column);
+          }
+          want.span<float>()[static_cast<size_t>(i)] += static_cast<float>(kAlpha / kRank * sum);
+        }
+      }
+      expect_close(to_theirs(mapping, part, after.view(), {}), want, Tolerance{1e-5, 1e-5},
+                   mapping.theirs[part]);
+    }
+  }
+}
+
+// Our adapters, one for gate and up of an expert, come back as they were.
+TEST_F(PeftExpertsTest, AreReadAsTheyWereWritten) {
+  config_.lora_rank = kRank;
+  config_.lora_alpha = kAlpha;
+  CheckpointContents adapted = contents_;
+  StoredSection& weights = adapted.sections.at(kWeightsSection);
+  std::map<std::string, Tensor> ours;
+  uint64_t seed = 0;
+  for (const auto& [name, weight] : contents_.sections.at(kWeightsSection)) {
+    const size_t end = name.rfind(".weight");
+    if (name.find("linear_fc") == std::string::npos) continue;
+    const std::string adapter = name.substr(0, end) + ".adapter.";
+    const Shape shape = weight.shape;
+    ours[adapter + "linear_in.weight"] = random_normal(shape.with(-2, kRank), {.seed = ++seed});
+    ours[adapter + "linear_out.weight"] = random_normal(shape.with(-1, kRank), {.seed = ++seed});
+  }
+  for (const auto& [name, tensor] : ours) {
+    weights[name] = tensor_in_one_piece(tensor.shape(), DType::kFloat32, [tensor = tensor] {
+      return FileElements{tensor.view(), tensor};
+    });
+  }
+  write_peft_adapters(directory_.path(), adapted, config_, "qwen3-moe");
+  const json settings = json::parse(std::ifstream(directory_.path() / "adapter_config.json"));
+  EXPECT_THAT(settings.at("target_modules"), testing::Contains("experts.5.gate_proj"));
+  CheckpointContents again = contents_;
+  const PeftAdapters adapters = adapt(again);
+  EXPECT_EQ(adapters.rank, kRank);
+  ASSERT_EQ(adapters.weights.size(), ours.size());
+  for (const auto& [name, tensor] : ours) {
+    expect_identical(read_whole(adapters.weights.at(name)), tensor, name);
   }
 }
 
