@@ -349,6 +349,7 @@ void print_work(const Plan& plan) {
     };
     add("data parallel", t.data_parallel);
     add("tensor parallel", t.tensor_parallel);
+    add("expert parallel", t.expert_parallel);
     add("context parallel", t.context_parallel);
     add("pipeline", t.pipeline_parallel);
     if (!parts.empty()) print_line(fmt::format("{}, GiB: {}", what, fmt::join(parts, ", ")));
@@ -384,6 +385,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
     const auto bytes_of = [](const Traffic& t) {
       return nlohmann::ordered_json{{"data_parallel", t.data_parallel},
                                     {"tensor_parallel", t.tensor_parallel},
+                                    {"expert_parallel", t.expert_parallel},
                                     {"context_parallel", t.context_parallel},
                                     {"pipeline_parallel", t.pipeline_parallel}};
     };

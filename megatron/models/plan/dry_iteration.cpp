@@ -120,6 +120,9 @@ class DryRank {
     for (const FlatBuffer& buffer : state_->parameters.buffers()) {
       all.num_flat += buffer.layout.numel;
       if (buffer.is_in_fp8) all.num_in_fp8 += buffer.layout.numel;
+      if (buffer.gradient_axes.in(kDataAxes) == kExpertDataAxes) {
+        all.num_in_experts += buffer.layout.numel;
+      }
     }
     return all;
   }

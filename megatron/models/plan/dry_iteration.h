@@ -24,6 +24,7 @@ struct DryIteration {
   int64_t num_trained = 0;                 // elements of parameters that are trained
   int64_t num_flat = 0;                    // the same with the padding of flat buffers
   int64_t num_in_fp8 = 0;                  // of these, weights that ranks gather in FP8
+  int64_t num_in_experts = 0;              // of num_flat, those of a mixture's experts
   std::vector<LayerMatrix> matrices = {};  // trained ones, which --optimizer muon updates
 };
 

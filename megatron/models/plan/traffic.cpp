@@ -134,6 +134,33 @@ ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& sta
   return sent;
 }
 
+// The traffic of expert-parallel ranks in an iteration. Forward and backward, tokens go to all
+// ranks and sums come back; ranks with equal tokens add their sums instead.
+int64_t expert_traffic(const PlannedTraining& t, const StackPart& stack, bool only_exposed) {
+  const ParallelConfig& p = t.parallel;
+  const MicrobatchSizes sizes = microbatch_sizes(t);
+  const TransformerConfig& c = stack.config;
+  const int64_t ranks = p.expert_model_parallel_size * expert_tensor_size(p);
+  const bool has_equal_tokens = sizes.tp > 1 && !p.sequence_parallel;
+  if (ranks == 1 || !c.has_experts()) return 0;
+  int64_t with_experts = 0;
+  for (int64_t layer = 0; layer < c.num_layers; ++layer)
+    with_experts += c.has_experts(layer) ? 1 : 0;
+  // Each stage has its share of them.
+  const double layers =
+      static_cast<double>(stack.num_layers * with_experts) / static_cast<double>(c.num_layers);
+  const int64_t tokens = sizes.tokens(c) / (p.sequence_parallel ? sizes.tp : 1);
+  const int64_t bytes = tokens * c.hidden_size * size_of(c.params_dtype);
+  const int64_t sent = has_equal_tokens ? part_of_ring(bytes, ranks) : bytes * (ranks - 1);
+  const double forward = c.recomputes("moe") ? 4 : 2;  // gathers and sums
+  double passes = forward + 2;
+  const Stream stream{Device{t.device, 0}};
+  if (only_exposed && !has_equal_tokens && worth_overlapping({tokens / 2, c.hidden_size}, stream)) {
+    passes = forward / 2 + 0.5;
+  }
+  return static_cast<int64_t>(passes * layers * static_cast<double>(t.num_microbatches * sent));
+}
+
 // A bucket of gradients or parameters that holds `bytes` in all.
 int64_t bucket_bytes(const PlannedTraining& t, int64_t bytes, int64_t num_parameters) {
   const int64_t size = std::min(num_parameters, bucket_size(t.parallel));
@@ -147,15 +174,28 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& 
   const PlannedStage held = stage_of(t, stage);
   Traffic sent;
   const int64_t dp = p.data_parallel_size * p.context_parallel_size;
-  const auto data = [&](int64_t bytes, bool is_hidden) {
-    if (only_exposed && is_hidden) bytes = bucket_bytes(t, bytes, dry.num_trained);
-    return part_of_ring(bytes, dp);
+  const int64_t expert_dp =
+      dp * p.tensor_model_parallel_size / (p.expert_model_parallel_size * expert_tensor_size(p));
+  // Of dense layers and of experts.
+  struct Bytes {
+    int64_t dense, experts;
+  };
+  const auto data = [&](Bytes bytes, bool is_hidden) {
+    const auto sent_of = [&](int64_t part, int64_t ranks) {
+      if (only_exposed && is_hidden) part = bucket_bytes(t, part, dry.num_trained);
+      return part_of_ring(part, ranks);
+    };
+    return sent_of(bytes.dense, dp) + sent_of(bytes.experts, expert_dp);
   };
   const MicrobatchSizes sizes = microbatch_sizes(t);
-  const int64_t gradients = sizes.block(
-      dry.num_flat, p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype);
-  const int64_t parameters = sizes.block(dry.num_flat - dry.num_in_fp8, c.params_dtype) +
-                             sizes.block(dry.num_in_fp8, DType::kFloat8E4M3);
+  const DType gradient_dtype =
+      p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype;
+  const int64_t num_dense = dry.num_flat - dry.num_in_experts;
+  const Bytes gradients{sizes.block(num_dense, gradient_dtype),
+                        sizes.block(dry.num_in_experts, gradient_dtype)};
+  const Bytes parameters{sizes.block(num_dense - dry.num_in_fp8, c.params_dtype) +
+                             sizes.block(dry.num_in_fp8, DType::kFloat8E4M3),
+                         sizes.block(dry.num_in_experts, c.params_dtype)};
   // ZeRO stages 2 and 3 sum the gradients of each microbatch, and stage 3 gathers the parameters
   // for each forward and each backward pass.
   const int64_t sums = t.divides_gradients() ? t.num_microbatches : 1;
@@ -183,6 +223,9 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& 
     sent.tensor_parallel += static_cast<int64_t>(
         all.volume * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
     sent.transfers += static_cast<int64_t>(all.count);
+  }
+  for (const StackPart& stack : held.stacks) {
+    sent.expert_parallel += expert_traffic(t, stack, only_exposed);
   }
   const ContextTraffic context = context_traffic(t, held);
   sent.context_parallel = context.bytes;

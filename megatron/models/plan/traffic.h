@@ -14,12 +14,13 @@ namespace megatron {
 struct Traffic {
   int64_t data_parallel = 0;      // gradients, and parameters with the distributed optimizer
   int64_t tensor_parallel = 0;    // activations of the layers
+  int64_t expert_parallel = 0;    // tokens and the sums of their experts, and their gradients
   int64_t context_parallel = 0;   // keys and values of the layers, and their gradients
   int64_t pipeline_parallel = 0;  // activations between stages
   int64_t transfers = 0;          // collectives of tensor_parallel; an all-reduce counts as two
 
   int64_t total() const {
-    return data_parallel + tensor_parallel + context_parallel + pipeline_parallel;
+    return data_parallel + tensor_parallel + expert_parallel + context_parallel + pipeline_parallel;
   }
 };
 // `dry` is an iteration of a rank of the stage.
@@ -31,6 +32,8 @@ Traffic traffic(const PlannedTraining& training, int64_t stage, const DryIterati
 //   layers       what a product waits for. The collectives of a column-parallel layer's gradients
 //                run beside its products; with tp_comm_overlap the others do, too, but the last
 //                piece of an all-reduce, and if pieces are large enough (parallel/tensor/pieces.h)
+//   experts      half of the tokens and of their sums, and of the gradients of the sums, if halves
+//                of the tokens are large enough; all otherwise (parallel/expert_ranks.h)
 //   keys         what does not travel beside attention: half of an exchange of heads; of a gather
 //                the first half, and the gradients; nothing of a ring
 //   stages       each message; interleaved ones travel beside the next chunk's work

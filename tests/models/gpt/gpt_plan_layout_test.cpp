@@ -286,6 +286,25 @@ TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {
   EXPECT_NEAR(exposed(), (4 + 2) * 1e6 * 3 / 4, 0.01 * n);
 }
 
+// 16 experts on four ranks: tokens go to the three others, and their gradients are summed nowhere.
+TEST_F(GptPlanLayoutTest, ExpertParallelTrafficIsThatOfTokens) {
+  config_.num_experts = 16;
+  config_.moe_router_topk = 2;
+  config_.moe_ffn_hidden_size = 512;
+  config_ = resolved(config_);
+  parallel_.data_parallel_size = parallel_.expert_model_parallel_size = 4;
+  const int64_t tokens = int64_t{1024} * 16 * 1024 * 2 * 3;  // to three ranks
+  const int64_t layers = config_.num_layers * num_microbatches_;
+  const auto sent = [&](auto f) { return f(training(), 0).expert_parallel; };
+  EXPECT_EQ(sent(whole_traffic), 4 * layers * tokens);
+  EXPECT_EQ(sent(exposed_part), layers * tokens * 3 / 2);
+  const DryIteration dry = dry_iteration(training(), 0);
+  EXPECT_GT(dry.num_in_experts, 0);
+  const int64_t dense = dry.num_flat - dry.num_in_experts;
+  EXPECT_NEAR(static_cast<double>(whole_traffic(training(), 0).data_parallel),
+              static_cast<double>(2 * 2 * dense / 4 * 3), 0.01 * static_cast<double>(dense));
+}
+
 // 16 heads and groups of 64, 16 layers, 16 samples of 1024: each of two ranks has half of the
 // tokens of all heads or all tokens of half of the heads, and sends the other half.
 TEST_F(GptPlanLayoutTest, ContextParallelTrafficIsThatOfTheExchange) {
