@@ -302,7 +302,7 @@ TEST_F(GptPlanLayoutTest, ExpertParallelTrafficIsThatOfTokens) {
   EXPECT_GT(dry.num_in_experts, 0);
   const int64_t dense = dry.num_flat - dry.num_in_experts;
   EXPECT_NEAR(static_cast<double>(whole_traffic(training(), 0).data_parallel),
-              static_cast<double>(2 * 2 * dense / 4 * 3), 0.01 * static_cast<double>(dense));
+              static_cast<double>(2 * 2 * dense / 4 * 3), 4 << 20);  // rounded to blocks
 }
 
 // 16 heads and groups of 64, 16 layers, 16 samples of 1024: each of two ranks has half of the
