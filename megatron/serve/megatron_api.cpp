@@ -10,7 +10,7 @@
 #include "megatron/core/log.h"
 #include "megatron/core/printable.h"
 #include "megatron/inference/model_step.h"
-#include "megatron/serve/http_server.h"
+#include "megatron/http/http_server.h"
 #include "megatron/serve/megatron_fields.h"
 #include "megatron/serve/request_body.h"
 

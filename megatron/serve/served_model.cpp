@@ -9,7 +9,7 @@
 #include "megatron/core/json.h"
 #include "megatron/device/philox.h"
 #include "megatron/formats/json_file.h"
-#include "megatron/serve/http_server.h"
+#include "megatron/http/http_server.h"
 
 namespace megatron::serve {
 

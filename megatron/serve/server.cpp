@@ -13,6 +13,7 @@
 #include "megatron/core/json.h"
 #include "megatron/core/log.h"
 #include "megatron/core/printable.h"
+#include "megatron/http/web_page.h"
 #include "megatron/serve/docs_text.h"
 #include "megatron/serve/megatron_api.h"
 #include "megatron/serve/openai_answer.h"
@@ -20,7 +21,6 @@
 #include "megatron/serve/page_text.h"
 #include "megatron/serve/request_body.h"
 #include "megatron/serve/text_values.h"
-#include "megatron/serve/web_page.h"
 
 namespace megatron::serve {
 namespace {
@@ -139,8 +139,9 @@ struct Server::Routes {
           const bool goes_on = !is_preflight(request, response) && is_allowed(request, response);
           const bool reads_body = request.method == "POST" || request.method == "PUT" ||
                                   request.method == "PATCH" || request.method == "DELETE";
-          // The unread rest would be parsed as the next request.
-          if (has_body(request) && !(goes_on && reads_body)) close_connection(response);
+          if (HttpServer::has_body(request) && !(goes_on && reads_body)) {
+            HttpServer::close_after(response);
+          }
           return goes_on ? httplib::Server::HandlerResponse::Unhandled
                          : httplib::Server::HandlerResponse::Handled;
         });
@@ -164,16 +165,6 @@ struct Server::Routes {
     add_pages();
   }
 
-  static bool has_body(const httplib::Request& request) {
-    return request.has_header("Transfer-Encoding") ||
-           (request.has_header("Content-Length") &&
-            request.get_header_value("Content-Length") != "0");
-  }
-  static void close_connection(httplib::Response& response) {
-    HttpServer::close_after_answer();
-    response.set_header("Connection", "close");
-  }
-
   // A CORS preflight request; answered for allowed origins.
   bool is_preflight(const httplib::Request& request, httplib::Response& response) const {
     const std::string origin = request.get_header_value("Origin");
@@ -194,12 +185,7 @@ struct Server::Routes {
   bool is_allowed(const httplib::Request& request, httplib::Response& response) const {
     if (request.path == "/health" || request.path == "/v1/health") return true;
     if (options.api_key.empty()) {
-      std::optional<std::string> problem = options.access.problem(
-          request.get_header_value("Host"), request.get_header_value("Origin"));
-      if (request.get_header_value_count("Host") > 1 ||
-          request.get_header_value_count("Origin") > 1) {
-        problem = "the request has several headers Host or Origin; send one";
-      }
+      const std::optional<std::string> problem = access_problem(options.access, request);
       if (problem) set_error(response, ApiError(403, *problem, "", "not_allowed"));
       return !problem;
     }
@@ -217,10 +203,10 @@ struct Server::Routes {
 
   static void set_missing(const httplib::Request& request, httplib::Response& response) {
     if (HttpServer::is_out_of_memory()) {
-      close_connection(response);
+      HttpServer::close_after(response);
       set_error(response, ApiError(429, kNoMemory, "", "overloaded"));
     } else if (response.status == 413) {
-      close_connection(response);
+      HttpServer::close_after(response);
       set_error(response, ApiError(413, "the body is larger than --max-body-bytes allows"));
     } else if (response.status == 404) {
       set_error(response, ApiError(404, fmt::format("{} {} is not known", shortened(request.method),

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "megatron/serve/http_server.h"
+#include "megatron/http/http_server.h"
 #include "megatron/serve/served_model.h"
-#include "megatron/serve/web_access.h"
+#include "megatron/http/web_access.h"
 
 namespace megatron::serve {
 

@@ -1,4 +1,4 @@
-#include "megatron/serve/web_access.h"
+#include "megatron/http/web_access.h"
 
 #include <gmock/gmock.h>
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace megatron::serve {
+namespace megatron {
 
 // A memory budget shared by all requests, in bytes. Thread safe.
 class ByteBudget {
@@ -50,4 +50,4 @@ class BudgetShare {
   int64_t held_ = 0;
 };
 
-}  // namespace megatron::serve
+}  // namespace megatron

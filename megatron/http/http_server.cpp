@@ -1,4 +1,4 @@
-#include "megatron/serve/http_server.h"
+#include "megatron/http/http_server.h"
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -22,7 +22,7 @@
 #include "megatron/core/number_text.h"
 #include "megatron/core/printable.h"
 
-namespace megatron::serve {
+namespace megatron {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -508,7 +508,16 @@ void HttpServer::end() {
   stop();
 }
 
-void HttpServer::close_after_answer() { served.must_close = true; }
+bool HttpServer::has_body(const httplib::Request& request) {
+  return request.has_header("Transfer-Encoding") ||
+         (request.has_header("Content-Length") &&
+          request.get_header_value("Content-Length") != "0");
+}
+
+void HttpServer::close_after(httplib::Response& response) {
+  served.must_close = true;
+  response.set_header("Connection", "close");
+}
 
 bool HttpServer::client_is_gone() { return served.is_client_gone && served.is_client_gone(); }
 
@@ -565,4 +574,12 @@ void HttpServer::serve(Client& client, std::unique_ptr<PendingRequest> pending) 
   if (served.must_close) end_politely(client.socket);
 }
 
-}  // namespace megatron::serve
+std::optional<std::string> access_problem(const WebAccess& access,
+                                          const httplib::Request& request) {
+  if (request.get_header_value_count("Host") > 1 || request.get_header_value_count("Origin") > 1) {
+    return "the request has several headers Host or Origin; send one";
+  }
+  return access.problem(request.get_header_value("Host"), request.get_header_value("Origin"));
+}
+
+}  // namespace megatron

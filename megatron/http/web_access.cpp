@@ -1,4 +1,4 @@
-#include "megatron/serve/web_access.h"
+#include "megatron/http/web_access.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include "megatron/core/host_name.h"
 #include "megatron/core/printable.h"
 
-namespace megatron::serve {
+namespace megatron {
 namespace {
 
 std::string lower_case(std::string_view text) {
@@ -76,10 +76,12 @@ std::optional<std::string> WebAccess::problem(std::string_view host_header,
                                               std::string_view origin) const {
   const std::string name = name_in(host_header);
   if (!host_header.empty() && !allows_host(name, !origin.empty())) {
-    return fmt::format(
-        "the Host {} is not a name of this server; if it should be, start the server with "
-        "--allowed-hosts {}, or with --api-key",
-        shortened(host_header), shortened(name));
+    return fmt::format("the Host {} is not a name of this server; {}", shortened(host_header),
+                       remedy.empty()
+                           ? fmt::format("if it should be, start the server with --allowed-hosts "
+                                         "{}, or with --api-key",
+                                         shortened(name))
+                           : remedy);
   }
   if (origin.empty() || allows_origin(origin)) return {};
   for (const auto& [scheme, port] : {std::pair{"http://", ":80"}, std::pair{"https://", ":443"}}) {
@@ -88,10 +90,12 @@ std::optional<std::string> WebAccess::problem(std::string_view host_header,
                             without_port(host_header, port);
     if (is_own) return {};
   }
-  return fmt::format(
-      "pages of {} may not ask this server; if they may, start it with --cors-allowed-origins {}, "
-      "or with --api-key",
-      shortened(origin), shortened(origin));
+  return fmt::format("pages of {} may not ask this server; {}", shortened(origin),
+                     remedy.empty()
+                         ? fmt::format("if they may, start it with --cors-allowed-origins {}, or "
+                                       "with --api-key",
+                                       shortened(origin))
+                         : remedy);
 }
 
-}  // namespace megatron::serve
+}  // namespace megatron

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
-#include "megatron/serve/byte_budget.h"
+#include "megatron/http/byte_budget.h"
+#include "megatron/http/web_access.h"
 
-namespace megatron::serve {
+namespace megatron {
 
 struct HttpLimits {
   int64_t max_connections = 512;
@@ -30,6 +32,9 @@ struct HttpLimits {
 
 inline constexpr const char* kNoMemory =
     "the bodies of all requests take more memory than --max-request-memory allows; try again later";
+
+// The reason of WebAccess to refuse a request, by its headers Host and Origin.
+std::optional<std::string> access_problem(const WebAccess& access, const httplib::Request& request);
 
 // cpp-httplib's server with a thread for each connection and its own reading of requests: the
 // time-out for a slow client applies to the whole request, not to each byte, and a handler can
@@ -50,9 +55,10 @@ class HttpServer final : public httplib::Server {
 
   // In a handler: true if the client of this request has closed its connection.
   static bool client_is_gone();
+  static bool has_body(const httplib::Request& request);
   // In a handler: closes the connection after the response, because the request was not read
-  // completely.
-  static void close_after_answer();
+  // completely: the rest would be parsed as the next request.
+  static void close_after(httplib::Response& response);
   // In a handler: a lock for parsing and tokenizing a body of more than kFreeBodyBytes, so that
   // parsed values and tokens exist for one large body at a time.
   static std::unique_lock<std::mutex> turn(const std::string& body);
@@ -83,4 +89,4 @@ class HttpServer final : public httplib::Server {
   Threads* threads_ = nullptr;  // the library's, while it listens
 };
 
-}  // namespace megatron::serve
+}  // namespace megatron

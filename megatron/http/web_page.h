@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace megatron::serve {
+namespace megatron {
 
 // A page of this program. The browser runs only its own <script> and <style>, whose hashes the page
 // is sent with (Content-Security-Policy), loads nothing from other machines, and shows it in no
@@ -20,4 +20,4 @@ class WebPage {
   std::string policy_;
 };
 
-}  // namespace megatron::serve
+}  // namespace megatron

@@ -1,4 +1,4 @@
-#include "megatron/serve/web_page.h"
+#include "megatron/http/web_page.h"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -6,7 +6,7 @@
 
 #include <array>
 
-namespace megatron::serve {
+namespace megatron {
 namespace {
 
 // "'sha256-...'" of the text between the first `open` and the next `close`; "'none'" without one.
@@ -39,4 +39,4 @@ void WebPage::set(httplib::Response& response) const {
   response.set_content(html_, "text/html; charset=utf-8");
 }
 
-}  // namespace megatron::serve
+}  // namespace megatron

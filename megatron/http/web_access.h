@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace megatron::serve {
+namespace megatron {
 
 // Access control for browsers, against cross-origin requests and DNS rebinding. Any web page can
 // make a browser send requests to this machine, and a foreign name may resolve to its addresses.
@@ -17,6 +17,7 @@ struct WebAccess {
   std::vector<std::string> allowed_hosts = {};
   // Allowed origins: "https://chat.example.org", "*" for any.
   std::vector<std::string> allowed_origins = {};
+  std::string remedy = {};  // of a refused request, instead of the server's flags
 
   // True if a flag allows this origin.
   bool allows_origin(std::string_view origin) const;
@@ -32,4 +33,4 @@ struct WebAccess {
   bool allows_host(const std::string& name, bool is_page) const;
 };
 
-}  // namespace megatron::serve
+}  // namespace megatron
