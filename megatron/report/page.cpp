@@ -92,15 +92,21 @@ void append_values(std::string& json, const Items& items, Member member) {
   json += ']';
 }
 
+// The points after an iteration.
+std::span<const Point> points_after(const Series& series, int64_t iteration) {
+  const auto begin = std::ranges::upper_bound(series.points, iteration, {}, &Point::iteration);
+  return {begin, series.points.end()};
+}
+
 // {"n":values,"bad":not
 // finite,"minAt":iteration,"last":..,"min":..,"max":..,"mean":..,"i":[..],"v":[..]}
-void append_series(std::string& json, const Series& series, size_t most_points) {
+void append_series(std::string& json, std::span<const Point> all, size_t most_points) {
   double least = std::numeric_limits<double>::infinity();
   int64_t least_at = 0;
   double most = -least;
   double sum = 0;
   int64_t finite = 0;
-  for (const Point& point : series.points) {
+  for (const Point& point : all) {
     if (std::isnan(point.value)) continue;
     if (point.value < least) {
       least = point.value;
@@ -110,9 +116,9 @@ void append_series(std::string& json, const Series& series, size_t most_points) 
     sum += point.value;
     ++finite;
   }
-  fmt::format_to(std::back_inserter(json), "{{\"n\":{},\"bad\":{},\"minAt\":{}",
-                 series.points.size(), std::ssize(series.points) - finite, least_at);
-  const std::pair<const char*, double> numbers[] = {{"last", series.points.back().value},
+  fmt::format_to(std::back_inserter(json), "{{\"n\":{},\"bad\":{},\"minAt\":{}", all.size(),
+                 std::ssize(all) - finite, least_at);
+  const std::pair<const char*, double> numbers[] = {{"last", all.back().value},
                                                     {"min", least},
                                                     {"max", most},
                                                     {"mean", sum / static_cast<double>(finite)}};
@@ -120,7 +126,7 @@ void append_series(std::string& json, const Series& series, size_t most_points) 
     fmt::format_to(std::back_inserter(json), ",\"{}\":", name);
     append_number(json, value);
   }
-  const std::vector<Point> points = thinned(series.points, most_points);
+  const std::vector<Point> points = thinned(all, most_points);
   json += ",\"i\":";
   append_iterations(json, points);
   json += ",\"v\":";
@@ -129,7 +135,7 @@ void append_series(std::string& json, const Series& series, size_t most_points) 
 }
 
 // Time and data of some iterations; the page interpolates between them.
-void append_progress(std::string& json, const std::vector<Progress>& all) {
+void append_progress(std::string& json, std::span<const Progress> all) {
   std::vector<Progress> rows;
   const size_t count = std::min(all.size(), kProgressPoints);
   rows.reserve(count);
@@ -276,14 +282,15 @@ void append_pipeline(std::string& json, const RunHistory& history, size_t most_b
 
 }  // namespace
 
-std::string run_json(std::string_view name, const RunHistory& history, size_t most_points) {
+std::string run_json(std::string_view name, const RunHistory& history, size_t most_points,
+                     int64_t after) {
   ExpertLoads loads;
   std::vector<const Series*> curves;
   for (const Series& series : history.series()) {
     if (series.points.empty()) continue;
     if (const auto place = loaded_expert(series.name)) {
       loads.emplace(*place, &series);
-    } else {
+    } else if (!points_after(series, after).empty()) {
       curves.push_back(&series);
     }
   }
@@ -297,7 +304,9 @@ std::string run_json(std::string_view name, const RunHistory& history, size_t mo
   const size_t share =
       std::clamp(most_points / std::max<size_t>(curves.size(), 1), kFewestPoints, kMostPoints);
   json += ",\"progress\":";
-  append_progress(json, history.progress());
+  const std::vector<Progress> progress = history.progress();
+  append_progress(
+      json, {std::ranges::upper_bound(progress, after, {}, &Progress::iteration), progress.end()});
   json += ",\"plannedMemory\":";
   append_map(json, history.planned_memory);
   json += ",\"measuredMemory\":";
@@ -317,10 +326,37 @@ std::string run_json(std::string_view name, const RunHistory& history, size_t mo
   for (const Series* series : curves) {
     if (json.back() != '{') json += ',';
     json += script_string(series->name) + ':';
-    append_series(json, *series, share);
+    append_series(json, points_after(*series, after), share);
   }
   return json + "}}";
 }
+
+namespace {
+
+// The page as a file: it may do nothing but run its own script. A server sends its rules as a
+// header.
+constexpr const char* kFilePolicy =
+    "<meta http-equiv=\"Content-Security-Policy\"\n  content=\"default-src 'none'; style-src "
+    "'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">\n";
+
+std::string filled_page(std::string_view title, std::string_view policy, std::string_view data) {
+  const std::string shown = escaped_html(title);
+  std::string page;
+  std::string_view rest = kPageText;
+  for (const auto& [mark, text] :
+       {std::pair<std::string_view, std::string_view>{"{{policy}}\n", policy},
+        {"{{title}}", shown},
+        {"{{title}}", shown},
+        {"{{data}}", data}}) {
+    const size_t at = rest.find(mark);
+    page += rest.substr(0, at);
+    page += text;
+    rest.remove_prefix(at + mark.size());
+  }
+  return page += rest;
+}
+
+}  // namespace
 
 std::string page_of(std::string_view title, std::span<const std::string> runs) {
   std::string data = "{\"runs\":[";
@@ -328,19 +364,11 @@ std::string page_of(std::string_view title, std::span<const std::string> runs) {
     if (data.back() != '[') data += ',';
     data += run;
   }
-  data += "]}";
-  std::string page;
-  std::string_view rest = kPageText;
-  for (const auto& [mark, text] :
-       {std::pair<std::string_view, std::string>{"{{title}}", escaped_html(title)},
-        {"{{title}}", escaped_html(title)},
-        {"{{data}}", std::move(data)}}) {
-    const size_t at = rest.find(mark);
-    page += rest.substr(0, at);
-    page += text;
-    rest.remove_prefix(at + mark.size());
-  }
-  return page += rest;
+  return filled_page(title, kFilePolicy, data + "]}");
+}
+
+std::string live_page_of(std::string_view title) {
+  return filled_page(title, "", R"({"runs":[],"live":"run.json"})");
 }
 
 }  // namespace megatron::report

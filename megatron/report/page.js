@@ -104,9 +104,9 @@ function chartNames(runs) {
 
 // Decodes a run: absolute iterations, and a function from an iteration to each axis.
 function unpack(run) {
-  const at = summed(run.progress.i);
+  run.progress.i = summed(run.progress.i);
   run.place = (axis, iteration) =>
-    axis === "iteration" ? iteration : interpolated(at, run.progress[axis], iteration);
+    axis === "iteration" ? iteration : interpolated(run.progress.i, run.progress[axis], iteration);
   run.has = axis => axis === "iteration" || run.progress[axis].some(value => value !== null);
   run.final = axis => run.progress[axis].findLast(value => value !== null) ?? null;
   for (const series of Object.values(run.series)) series.i = summed(series.i);
@@ -115,11 +115,49 @@ function unpack(run) {
   return run;
 }
 
+// Adds to a run what came later; points that it has are left out. Both are unpacked. The number of new points.
+function extend(run, more) {
+  let count = 0;
+  for (const [name, series] of Object.entries(more.series)) {
+    const own = run.series[name] ??= {n: 0, bad: 0, min: null, minAt: 0, max: null, mean: null, last: null, i: [], v: []};
+    series.i.forEach((iteration, k) => {
+      const value = series.v[k];
+      if (own.i.length && iteration <= own.i.at(-1)) return;
+      own.i.push(iteration);
+      own.v.push(value);
+      own.last = value;
+      ++own.n;
+      ++count;
+      if (value === null) { ++own.bad; return; }
+      if (own.min === null || value < own.min) { own.min = value; own.minAt = iteration; }
+      if (own.max === null || value > own.max) own.max = value;
+      own.mean = (own.mean ?? 0) + (value - (own.mean ?? 0)) / (own.n - own.bad);
+    });
+  }
+  const end = run.progress.i.at(-1) ?? -1;
+  more.progress.i.forEach((iteration, k) => {
+    if (iteration > end) Object.keys(run.progress).forEach(key => run.progress[key].push(more.progress[key][k]));
+  });
+  run.last = Math.max(run.last, more.last);
+  for (const part of ["experts", "pipeline"]) run[part] = more[part] ?? run[part];
+  return count;
+}
+
+// "iteration 350 of 500, about 3m10s left"
+function positionOf(run) {
+  const whole = +run.settings.train_iters;
+  if (!(whole > 0)) return `iteration ${run.last}`;
+  const ms = run.series.elapsed_ms_per_iteration?.v.at(-1);
+  const left = whole > run.last && ms ? `, about ${duration((whole - run.last) * ms / 1000)} left` : "";
+  return `iteration ${run.last} of ${whole}${left}`;
+}
+
 // The document.
 
 function start() {
   const $ = id => document.getElementById(id);
-  const runs = JSON.parse($("data").textContent).runs.map(unpack);
+  const data = JSON.parse($("data").textContent);
+  const runs = data.runs.map(unpack);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const state = {axis: "iteration", log: false, smooth: 0, range: null};
 
@@ -366,8 +404,7 @@ function start() {
     return section;
   }
 
-  const names = seriesNames(runs);
-  const charts = chartNames(runs);
+  let names = [];  // of all series
 
   function finalValues() {
     if (!names.length) return;
@@ -553,20 +590,73 @@ function start() {
     section.classList.add("texts");
   }
 
+  let draws = [];
+  let shown = "";  // the names of the charts
+  const others = element("details", undefined, "wide");
+  const place = element("div", undefined, "charts");
+  others.append(element("summary"), place);
+  others.addEventListener("toggle", showOthers);
   // Numbers that only this program knows are many: they wait in closed details.
-  const draws = charts.filter(name => rank(name) < 4).map(name => makeChart(name, $("charts")));
-  const others = charts.filter(name => rank(name) === 4);
-  if (others.length) {
-    const details = element("details", undefined, "wide");
-    const place = element("div", undefined, "charts");
-    details.append(element("summary", `${others.length} more numbers`), place);
-    $("charts").after(details);
-    details.addEventListener("toggle", () => {
-      if (!details.open) return;
-      if (!place.hasChildNodes()) draws.push(...others.map(name => makeChart(name, place)));
-      drawAll();
-    });
+  function showOthers() {
+    if (!others.open) return;
+    if (!place.hasChildNodes()) draws.push(...chartNames(runs).filter(name => rank(name) === 4).map(name => makeChart(name, place)));
+    drawAll();
   }
+  // Shows the runs as they are now. Charts stay as long as there are no others.
+  function show() {
+    names = seriesNames(runs);
+    const charts = chartNames(runs);
+    if (charts.join("\n") !== shown) {
+      shown = charts.join("\n");
+      $("charts").replaceChildren();
+      place.replaceChildren();
+      draws = charts.filter(name => rank(name) < 4).map(name => makeChart(name, $("charts")));
+      const count = charts.filter(name => rank(name) === 4).length;
+      others.firstChild.textContent = `${count} more numbers`;
+      if (count) $("charts").after(others); else others.remove();
+      showOthers();
+    }
+    for (const option of $("axis").options) option.disabled = !runs.some(run => run.has(option.value));
+    $("tables").replaceChildren();
+    finalValues();
+    evaluations();
+    memory();
+    pictureOf("pipeline", "Pipeline", pipeline);
+    pictureOf("experts", "Load of the experts", experts);
+    settings();
+    drawAll();
+  }
+
+  // Asks for new points again and again.
+  async function follow(path) {
+    let id = "";
+    for (;;) {
+      try {
+        if (!document.hidden || !runs.length) {
+          const query = runs.length ? `?id=${encodeURIComponent(id)}&after=${runs[0].last - 1}` : "";
+          const response = await fetch(path + query, {cache: "no-store"});
+          if (!response.ok) throw new Error(await response.text());
+          const answer = await response.json();
+          const more = unpack(answer.run);
+          let isNew = true;
+          if (answer.after < 0 || id !== answer.id) {
+            runs.splice(0, 1, more);
+            shown = "";
+            $("runs").hidden = true;
+          } else {
+            isNew = extend(runs[0], more) > 0;
+          }
+          id = answer.id;
+          if (isNew) show();
+          $("live").textContent = `${positionOf(runs[0])}; asked at ${new Date().toLocaleTimeString()}`;
+        }
+      } catch (error) {
+        $("live").textContent = runs.length ? `${positionOf(runs[0])}; the run has ended or cannot be reached` : error.message;
+      }
+      await new Promise(resolve => setTimeout(resolve, 2000));
+    }
+  }
+
   let waits = false;
   function drawAll() {
     if (waits) return;
@@ -595,7 +685,6 @@ function start() {
   $("none").addEventListener("click", () => showThose(() => false));
   $("filter").addEventListener("input", () => showThose(run => run.name.includes($("filter").value)));
   $("controls").addEventListener("submit", event => event.preventDefault());
-  for (const option of $("axis").options) option.disabled = !runs.some(run => run.has(option.value));
   const wholeRange = () => { state.range = null; $("whole").disabled = true; drawAll(); };
   $("axis").addEventListener("change", () => { state.axis = $("axis").value; wholeRange(); });
   $("log").addEventListener("change", () => { state.log = $("log").checked; drawAll(); });
@@ -607,13 +696,12 @@ function start() {
   $("whole").addEventListener("click", wholeRange);
   dark.addEventListener("change", () => { runs.forEach(run => run.paint()); drawAll(); });
   new ResizeObserver(drawAll).observe($("charts"));
-  finalValues();
-  evaluations();
-  memory();
-  pictureOf("pipeline", "Pipeline", pipeline);
-  pictureOf("experts", "Load of the experts", experts);
-  settings();
-  drawAll();
+  if (data.live) {
+    $("live").hidden = false;
+    follow(data.live);
+  } else {
+    show();
+  }
 }
 
 if (typeof document !== "undefined") start();

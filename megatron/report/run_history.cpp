@@ -2,12 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+
+#include "megatron/report/thinned.h"
 
 namespace megatron::report {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+// The series that tell time and data.
+constexpr std::string_view kElapsed = "elapsed_ms_per_iteration";
+constexpr std::string_view kWallTime = "wall_time";
+constexpr std::string_view kSamples = "consumed_train_samples";
+constexpr std::string_view kTokens = "consumed_train_tokens";
+constexpr std::string_view kTokenRate = "tokens_per_second";
+constexpr std::string_view kOfProgress[] = {kElapsed, kWallTime, kSamples, kTokens, kTokenRate};
 
 // Reads the values of a series at increasing iterations.
 class Cursor {
@@ -64,6 +75,13 @@ bool RunHistory::is_empty() const {
          std::ranges::all_of(series_, [](const Series& series) { return series.points.empty(); });
 }
 
+void RunHistory::thin(size_t most) {
+  for (Series& series : series_) {
+    const bool is_kept = std::ranges::find(kOfProgress, series.name) != std::end(kOfProgress);
+    if (!is_kept && series.points.size() > 2 * most) series.points = thinned(series.points, most);
+  }
+}
+
 void RunHistory::add_missing(RunHistory other) {
   for (Series& series : other.series_) {
     const size_t own = index_of(series.name);
@@ -81,10 +99,10 @@ std::vector<Progress> RunHistory::progress() const {
     const Series* const series = find(name);
     return series == nullptr || series->points.empty() ? nullptr : series;
   };
-  const Series* const elapsed_ms = known("elapsed_ms_per_iteration");
-  const Series* const wall_time = elapsed_ms == nullptr ? known("wall_time") : nullptr;
-  const Series* const sources[] = {elapsed_ms, wall_time, known("consumed_train_samples"),
-                                   known("consumed_train_tokens"), known("tokens_per_second")};
+  const Series* const elapsed_ms = known(kElapsed);
+  const Series* const wall_time = elapsed_ms == nullptr ? known(kWallTime) : nullptr;
+  const Series* const sources[] = {elapsed_ms, wall_time, known(kSamples), known(kTokens),
+                                   known(kTokenRate)};
   std::vector<int64_t> iterations;
   for (const Series* source : sources) {
     if (source == nullptr) continue;

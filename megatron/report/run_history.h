@@ -65,6 +65,10 @@ class RunHistory {
   // Tokens are summed from the rate if they are not in the log.
   std::vector<Progress> progress() const;
 
+  // Thins every series of more than twice `most` points; those that progress() reads keep all.
+  // REQUIRES: most is at least 5.
+  void thin(size_t most);
+
   // Adds the series that only `other` has, and what else is missing here.
   void add_missing(RunHistory other);
 

@@ -3,7 +3,7 @@
 const assert = require("node:assert");
 const {readFileSync} = require("node:fs");
 const names = ["summed", "interpolated", "nearest", "smoothed", "ticks", "logTicks", "short", "duration", "bytes",
-  "rank", "chartNames", "unpack"];
+  "rank", "chartNames", "unpack", "extend", "positionOf"];
 const script = ["numbers.js", "page.js"].map(file => readFileSync(`${process.argv[2]}/${file}`, "utf8")).join("\n");
 const page = new Function(`${script}\nreturn {${names.join(", ")}};`)();
 
@@ -41,3 +41,20 @@ assert.strictEqual(run.last, 2);
 assert.strictEqual(run.place("seconds", 1.5), 3);
 assert.strictEqual(run.has("tokens"), false);
 assert.strictEqual(run.final("samples"), 16);
+
+// A run that goes on: points that it has are left out.
+const whole = page.unpack({name: "a", settings: {train_iters: "50"},
+  progress: {i: [10, 10], samples: [8, 16], tokens: [null, null], seconds: [2, 4]},
+  series: {"lm loss": {n: 2, bad: 0, min: 2, minAt: 20, max: 4, mean: 3, last: 2, i: [10, 10], v: [4, 2]},
+    elapsed_ms_per_iteration: {n: 2, bad: 0, min: 200, minAt: 10, max: 200, mean: 200, last: 200, i: [10, 10], v: [200, 200]}}});
+const later = page.unpack({name: "a", settings: {train_iters: "50"},
+  progress: {i: [20, 20], samples: [16, 32], tokens: [null, null], seconds: [4, 8]},
+  series: {"lm loss": {i: [20, 10, 10], v: [2, null, 1]}, "lm loss validation": {i: [20], v: [5]}}});
+assert.strictEqual(page.extend(whole, later), 3);
+assert.strictEqual(page.extend(whole, later), 0);
+assert.deepStrictEqual(whole.series["lm loss"], {n: 4, bad: 1, min: 1, minAt: 40, max: 4, mean: 7 / 3, last: 1,
+  i: [10, 20, 30, 40], v: [4, 2, null, 1]});
+assert.deepStrictEqual(whole.series["lm loss validation"].v, [5]);
+assert.deepStrictEqual(whole.progress.i, [10, 20, 40]);
+assert.strictEqual(whole.place("seconds", 30), 6);
+assert.strictEqual(page.positionOf(whole), "iteration 40 of 50, about 2 s left");
