@@ -346,6 +346,8 @@ class IneffectiveFlags {
                 (given("mlflow_run_name") || given("mlflow_tracking_uri")),
             "--mlflow-run-name and --mlflow-tracking-uri have no effect without "
             "--mlflow-experiment");
+    warn_if(given("dashboard_host") && args_.training.dashboard_port == 0,
+            "--dashboard-host has no effect without --dashboard-port");
     warn_if(args_.training.log_straggler && args_.training.disable_straggler_on_startup,
             "--log-straggler has no effect with --disable-straggler-on-startup: it cannot be "
             "switched on in a running job");

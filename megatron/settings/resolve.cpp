@@ -84,6 +84,9 @@ class Resolver {
 
   void trackers() {
     TrainingConfig& c = args_.training;
+    if constexpr (!kHasServer) {
+      require(c.dashboard_port == 0, missing_part("--dashboard-port", "MG_SERVER"));
+    }
     if constexpr (!kHasProtobuf) {
       require(c.tensorboard_dir.empty(), missing_part("--tensorboard-dir", "MG_PROTOBUF"));
       require(c.wandb_project.empty(), missing_part("--wandb-project", "MG_PROTOBUF"));

@@ -148,6 +148,8 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
                "--check-weight-hash-across-dp-replicas-interval");
   require(c.log_interval > 0,
           fmt::format("--log-interval {} must be greater than 0", c.log_interval));
+  require(c.dashboard_port >= 0,
+          fmt::format("--dashboard-port {} must be between 1 and 65535", c.dashboard_port));
   require(c.tensorboard_log_interval > 0,
           fmt::format("--tensorboard-log-interval {} must be greater than 0",
                       c.tensorboard_log_interval));

@@ -16,6 +16,7 @@
 #include "megatron/core/log.h"
 #include "megatron/core/parts.h"
 #include "megatron/training/csv_folder.h"
+#include "megatron/training/dashboard.h"
 #include "megatron/training/metrics_file.h"
 #include "megatron/training/mlflow_run.h"
 #include "megatron/training/mlflow_service.h"
@@ -100,6 +101,23 @@ std::unique_ptr<Tracker> open_mlflow(const RunConfig& run) {
   }
 }
 
+std::unique_ptr<Tracker> open_dashboard(const RunConfig& run) {
+  if constexpr (kHasServer) {
+    const TrainingConfig& config = run.training;
+    const std::string name = std::filesystem::path(run.checkpoint.save).filename().string();
+    auto dashboard = std::make_unique<Dashboard>(
+        Dashboard::Description{.host = config.dashboard_host,
+                               .port = config.dashboard_port,
+                               .name = name.empty() ? "training run" : name,
+                               .settings = run.settings});
+    print_line(fmt::format("> the run is shown at http://{}:{}", config.dashboard_host,
+                           dashboard->port()));
+    return dashboard;
+  } else {
+    refuse_missing("--dashboard-port", "MG_SERVER");
+  }
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Tracker>> open_trackers(const RunConfig& run) {
@@ -117,6 +135,8 @@ std::vector<std::unique_ptr<Tracker>> open_trackers(const RunConfig& run) {
   open(config.csv_dir, [&] { return std::make_unique<CsvFolder>(config.csv_dir); });
   open(config.wandb_project, [&] { return open_wandb(run); });
   open(config.mlflow_experiment, [&] { return open_mlflow(run); });
+  open(config.dashboard_port == 0 ? "" : config.dashboard_host,
+       [&] { return open_dashboard(run); });
   return trackers;
 }
 

@@ -38,6 +38,13 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
                      "Append one JSON object per log line to this file.");
   flags.add_optional("--csv-dir", c.csv_dir,
                      "Append each number of a log line to its own CSV file in this folder.");
+  flags
+      .add_optional("--dashboard-port", c.dashboard_port,
+                    "Port of a web page that shows the run while it trains.")
+      .not_zero()
+      .at_most(65535);
+  flags.add("--dashboard-host", c.dashboard_host,
+            "Address of the page of --dashboard-port; 0.0.0.0 for all interfaces, without a key.");
   flags.add(
       "--timing-log-level", c.timing_log_level,
       "Timers to log: 0 the iteration; 1 also its phases; 2 also the operations within them.");
