@@ -9,8 +9,8 @@
 #include "megatron/core/json.h"
 #include "megatron/core/log.h"
 #include "megatron/core/printable.h"
-#include "megatron/inference/model_step.h"
 #include "megatron/http/http_server.h"
+#include "megatron/inference/model_step.h"
 #include "megatron/serve/megatron_fields.h"
 #include "megatron/serve/request_body.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "megatron/http/http_server.h"
-#include "megatron/serve/served_model.h"
 #include "megatron/http/web_access.h"
+#include "megatron/serve/served_model.h"
 
 namespace megatron::serve {
 

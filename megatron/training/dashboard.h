@@ -16,7 +16,7 @@ class Dashboard final : public Tracker {
  public:
   struct Description {
     std::string host = "127.0.0.1";
-    int64_t port = 0;  // 0: a free one
+    int64_t port = 0;       // 0: a free one
     std::string name = {};  // of the run
     ArgMap settings = {};
   };
