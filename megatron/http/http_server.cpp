@@ -483,6 +483,11 @@ HttpServer::HttpServer(const HttpLimits& limits)
   new_task_queue = [this] { return threads_ = new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
   set_tcp_nodelay(true);
+  // The library's default, SO_REUSEPORT, lets two servers share a port.
+  set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
   // The Connection and Keep-Alive headers of responses.
   set_keep_alive_max_count(kMaxRequestsOfConnection);
   set_keep_alive_timeout(
