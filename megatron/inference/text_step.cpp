@@ -35,8 +35,9 @@ kernels::DecodeTextShape shape_of(const TransformerConfig& c, int64_t page_token
 // True if kernels::decode_text computes such layers.
 bool has_plain_layers(const TransformerConfig& c) {
   return c.position_embedding_type != PositionEmbedding::kAlibi &&
-         c.position_embedding_type != PositionEmbedding::kRelative && !c.qk_layernorm &&
-         !c.parallel_residual && !c.apply_residual_connection_post_layernorm &&
+         c.position_embedding_type != PositionEmbedding::kRelative &&
+         !c.qk_layernorm_of_projection && !c.qk_layernorm_weight_per_head && !c.parallel_residual &&
+         !c.apply_residual_connection_post_layernorm &&
          c.norm_placement == NormPlacement::kBefore && c.add_norm_bias &&
          c.residual_multiplier == 1 && c.logits_multiplier == 1 && c.final_logit_softcapping == 0 &&
          !c.add_output_bias && c.no_rope_layers.empty() && c.rotary_base_local == 0 &&
@@ -80,6 +81,10 @@ TextStep::TextStep(const InferenceModel& model, KvCache& cache) : model_(model) 
                       .input_norm_bias = find(layer + "input_layernorm.bias"),
                       .qkv_weight = find(layer + "self_attention.linear_qkv.weight"),
                       .qkv_bias = find(layer + "self_attention.linear_qkv.bias"),
+                      .q_norm_weight = find(layer + "self_attention.q_layernorm.weight"),
+                      .q_norm_bias = find(layer + "self_attention.q_layernorm.bias"),
+                      .k_norm_weight = find(layer + "self_attention.k_layernorm.weight"),
+                      .k_norm_bias = find(layer + "self_attention.k_layernorm.bias"),
                       .proj_weight = find(layer + "self_attention.linear_proj.weight"),
                       .proj_bias = find(layer + "self_attention.linear_proj.bias"),
                       .mlp_norm_weight = find(layer + "pre_mlp_layernorm.weight"),
@@ -112,7 +117,6 @@ TextStep::TextStep(const InferenceModel& model, KvCache& cache) : model_(model) 
 Tensor TextStep::logits(const Tensor& ids, const Tensor& positions, const Tensor& pages,
                         const Tensor& length, int64_t max_length) {
   RandomState random(0);
-  random.set_training(false);
   random.set_training(false);
   const Variable x = model_.gpt->embed(
       {.tokens = RowIds(ids, Tensor()), .position_ids = RowIds(positions, Tensor())}, random);

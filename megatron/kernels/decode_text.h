@@ -12,6 +12,10 @@ struct DecodeTextLayer {
   const void* input_norm_bias;
   const void* qkv_weight;  // [(heads + 2 groups) d, hidden], rows by group
   const void* qkv_bias;
+  const void* q_norm_weight;  // [d]: norms of each query and key before rotation
+  const void* q_norm_bias;
+  const void* k_norm_weight;
+  const void* k_norm_bias;
   const void* proj_weight;  // [hidden, heads d]
   const void* proj_bias;
   const void* mlp_norm_weight;
@@ -29,7 +33,7 @@ struct DecodeTextShape {
   int64_t layers = 0, hidden = 0, ffn = 0, heads = 0, groups = 0, d = 0, vocabulary = 0;
   Activation activation = Activation::kGeluTanh;
   bool is_rms_norm = false;
-  bool one_plus_weight = false;  // a norm's weight is 1 + w
+  bool one_plus_weight = false;  // every norm's weight is 1 + w
   float epsilon = 1e-5F;
   float scale = 1;  // factor of q . k
   int64_t page_tokens = 0;

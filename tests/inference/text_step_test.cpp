@@ -66,6 +66,15 @@ std::vector<Variant> variants() {
   wide.activation = Activation::kGegluTanh;
   wide.add_qkv_bias = true;
   all.push_back({"fp16_heads_of_128", wide});
+  TransformerConfig qwen = llama;  // norms of queries and keys
+  qwen.kv_channels = 128;
+  qwen.qk_layernorm = true;
+  all.push_back({"head_norms", qwen});
+  TransformerConfig stable = config_of(2, 256, 4, 640);  // with biases
+  stable.position_embedding_type = PositionEmbedding::kRope;
+  stable.rotary_percent = 0.25;
+  stable.qk_layernorm = stable.apply_layernorm_1p = true;
+  all.push_back({"head_layer_norms", stable});
   TransformerConfig narrow = config_of(2, 64, 1, 100);  // fewer rows than multiprocessors
   narrow.position_embedding_type = PositionEmbedding::kNone;
   narrow.activation = Activation::kSquaredRelu;

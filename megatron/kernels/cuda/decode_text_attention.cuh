@@ -77,6 +77,47 @@ struct DecodeAttention {
     x1 = y1;
   }
 
+  // Parameters of the norm of a query or key, for the lane's eight channels.
+  struct HeadNorm {
+    uint4 weight = {}, bias = {};
+  };
+  // REQUIRES: `which`, 0 for the query and 1 for the key, has a norm.
+  __device__ __forceinline__ HeadNorm head_norm_of(const DecodeTextLayer& layer, int which,
+                                                   int at) const {
+    const void* const weight = which == 0 ? layer.q_norm_weight : layer.k_norm_weight;
+    const void* const bias = which == 0 ? layer.q_norm_bias : layer.k_norm_bias;
+    HeadNorm norm;
+    norm.weight = load_now(static_cast<const uint4*>(weight) + at);
+    if (bias != nullptr) norm.bias = load_now(static_cast<const uint4*>(bias) + at);
+    return norm;
+  }
+  // The sum over the kLanes adjacent lanes that share a query or key.
+  __device__ __forceinline__ static float sum_of_head(float x) {
+#pragma unroll
+    for (int lanes = 1; lanes < kLanes; lanes *= 2) x += __shfl_xor_sync(kFullMask, x, lanes);
+    return x;
+  }
+  // The norm of a query or key. A whole warp calls it.
+  __device__ __forceinline__ void normalize(float (&x)[kAtOnce], const HeadNorm& norm) const {
+    float mean = 0, squares = 0;
+    if (!p.shape.is_rms_norm) {
+#pragma unroll
+      for (const float number : x) mean += number;
+      mean = sum_of_head(mean) / kHead;
+    }
+#pragma unroll
+    for (const float number : x) squares += (number - mean) * (number - mean);
+    const float factor = rsqrtf(sum_of_head(squares) / kHead + p.shape.epsilon);
+    float weight[kAtOnce], bias[kAtOnce];
+    eight_floats<T>(norm.weight, weight);
+    eight_floats<T>(norm.bias, bias);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float w = weight[i] + (p.shape.one_plus_weight ? 1.0f : 0.0f);
+      x[i] = rounded<T>((x[i] - mean) * factor * w + bias[i]);
+    }
+  }
+
   // Online softmax state of a group of kLanes lanes: running maximum, sum of weights, and the
   // weighted sum of 8 channels of the values.
   struct SoftmaxState {
@@ -149,9 +190,14 @@ struct DecodeAttention {
     const float2 angle = p.rotary_dim > 0 ? angle_of(last) : float2{};
 
     constexpr int kEights = kHead / kAtOnce;  // polls of a query, a key or a value
+    static_assert(kEights == kLanes && 2 * kEights <= kWarp);
+    const int which = thread / kEights, at = thread % kEights;
+    const bool has_norms = layer.q_norm_weight != nullptr;
+    HeadNorm norm;
+    if (has_norms && which < 2) norm = head_norm_of(layer, which, at);
     wait_cycles(since, wait);
-    if (thread < 3 * kEights) {
-      const int which = thread / kEights, at = thread % kEights;
+    float eight[kAtOnce] = {};
+    if (which < 3) {
       const int base = group * (heads_of_group() + 2);
       const int row =
           which == 0 ? base + head % heads_of_group() : base + heads_of_group() + which - 1;
@@ -159,8 +205,17 @@ struct DecodeAttention {
           vector_at(p, p.offsets.qkv) + padded_index(row * kHead + at * kAtOnce);
       EightFlagged found = poll(from);
       while (!all_ready(found)) found = poll(from);
-      float eight[kAtOnce];
       eight_floats<T>(elements_of(found), eight);
+    }
+    if (has_norms && warp == 0) {  // which has the query and the key
+      float normed[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) normed[i] = eight[i];
+      normalize(normed, norm);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) eight[i] = which < 2 ? normed[i] : eight[i];
+    }
+    if (which < 3) {
       auto* const fours = reinterpret_cast<float4*>(memory.qkv + thread * kAtOnce);
       fours[0] = {eight[0], eight[1], eight[2], eight[3]};
       fours[1] = {eight[4], eight[5], eight[6], eight[7]};

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -26,6 +27,7 @@ struct DecodeTextCase {
   int64_t rotary_dim = 0;
   RotaryPairs pairs = RotaryPairs::kHalves;
   std::vector<int32_t> lengths{1, 17, 650};
+  bool has_head_norms = false;
 };
 
 void PrintTo(const DecodeTextCase& c, std::ostream* out) { *out << c.name; }
@@ -64,7 +66,7 @@ template <class T>
 struct Network {
   struct Layer {
     Numbers16<T> g1, b1, qkv, qkv_bias, proj, proj_bias, g2, b2, fc1, fc1_bias, fc2, fc2_bias;
-    Numbers16<T> keys, values;
+    Numbers16<T> keys, values, q_norm, q_norm_bias, k_norm, k_norm_bias;
   };
   const DecodeTextCase& c;
   const DecodeTextShape& s;
@@ -90,7 +92,8 @@ struct Network {
                         vector(rows, 0), weight(s.hidden, s.heads * s.d), vector(s.hidden, 0),
                         vector(s.hidden, one), vector(s.hidden, 0), weight(up, s.hidden),
                         vector(up, 0), weight(s.hidden, s.ffn), vector(s.hidden, 0),
-                        Numbers16<T>(cached, 0, 1, random), Numbers16<T>(cached, 0, 1, random)});
+                        Numbers16<T>(cached, 0, 1, random), Numbers16<T>(cached, 0, 1, random),
+                        vector(s.d, one), vector(s.d, 0), vector(s.d, one), vector(s.d, 0)});
     }
     g = vector(s.hidden, one);
     b = vector(s.hidden, 0);
@@ -108,10 +111,11 @@ struct Network {
 
   Floats norm(const Floats& y, const Numbers16<T>& weight, const Numbers16<T>& bias) const {
     double mean = 0, squares = 0;
+    const auto n = static_cast<double>(y.size());
     if (!s.is_rms_norm) {
-      for (const float v : y) mean += v / static_cast<double>(s.hidden);
+      for (const float v : y) mean += v / n;
     }
-    for (const float v : y) squares += (v - mean) * (v - mean) / static_cast<double>(s.hidden);
+    for (const float v : y) squares += (v - mean) * (v - mean) / n;
     Floats z(y.size());
     for (size_t i = 0; i < y.size(); ++i) {
       const auto at = static_cast<int64_t>(i);
@@ -137,6 +141,11 @@ struct Network {
     const int64_t page = pages[static_cast<size_t>(token / kPageTokens)];
     return ((page * kPageTokens + token % kPageTokens) * s.groups + group) * s.d;
   }
+  void normalize(float* channels, const Numbers16<T>& weight, const Numbers16<T>& bias) const {
+    if (!c.has_head_norms) return;
+    const Floats normed = norm(Floats(channels, channels + s.d), weight, bias);
+    std::copy(normed.begin(), normed.end(), channels);
+  }
   void rotate(float* channels, int64_t position) const {
     const int64_t half = c.rotary_dim / 2;
     for (int64_t i = 0; i < half; ++i) {
@@ -156,6 +165,8 @@ struct Network {
     for (int64_t group = 0; group < s.groups; ++group) {
       float* const first = &qkv[static_cast<size_t>(group * (per_group + 2) * s.d)];
       float* const key = first + per_group * s.d;
+      for (float* q = first; q < key; q += s.d) normalize(q, layer.q_norm, layer.q_norm_bias);
+      normalize(key, layer.k_norm, layer.k_norm_bias);
       for (float* q = first; q <= key; q += s.d) rotate(q, length - 1);
       for (int64_t i = 0; i < s.d; ++i) {
         layer.keys.data()[place(length - 1, group) + i] = T(key[i]);
@@ -223,8 +234,13 @@ class OnDevice {
     const auto optional = [&](Numbers16<T>& bias) -> const void* {
       return n_.c.has_biases ? bias.data() : nullptr;
     };
+    const auto of_heads = [&](const void* parameters) {
+      return n_.c.has_head_norms ? parameters : nullptr;
+    };
     for (auto& l : n_.layers) {
       layers_.push_back({l.g1.data(), optional(l.b1), l.qkv.data(), optional(l.qkv_bias),
+                         of_heads(l.q_norm.data()), of_heads(optional(l.q_norm_bias)),
+                         of_heads(l.k_norm.data()), of_heads(optional(l.k_norm_bias)),
                          l.proj.data(), optional(l.proj_bias), l.g2.data(), optional(l.b2),
                          l.fc1.data(), optional(l.fc1_bias), l.fc2.data(), optional(l.fc2_bias),
                          l.keys.data(), l.values.data()});
@@ -322,7 +338,9 @@ std::vector<DecodeTextCase> cases() {
           {"half_rotary", gpt, 5, true, 32, RotaryPairs::kInterleaved},
           {"few", few, 6},
           {"pieces", pieces, 6, true, 0, RotaryPairs::kHalves, {17}},
-          {"many", many, 16, false, 64, RotaryPairs::kHalves, {650}}};
+          {"many", many, 16, false, 64, RotaryPairs::kHalves, {650}},
+          {"gpt_head_norms", gpt, 3, true, 32, RotaryPairs::kInterleaved, {1, 17, 650}, true},
+          {"llama_head_norms", llama, 4, false, 128, RotaryPairs::kHalves, {1, 17, 650}, true}};
 }
 
 template <class T>
