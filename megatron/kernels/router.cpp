@@ -32,6 +32,12 @@ void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
       "expert_weights_forward", weights, logits, ids, options, stream);
 }
 
+void route_tokens(TensorView ids, TensorView weights, ConstView logits, ConstView bias,
+                  const RouterOptions& options, Stream stream) {
+  dispatch<cpu::route_tokens, cuda::route_tokens>("route_tokens", ids, weights, logits, bias,
+                                                  options, stream);
+}
+
 void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView logits,
                              ConstView ids, const RouterOptions& options, Stream stream) {
   dispatch<cpu::expert_weights_backward, cuda::expert_weights_backward>(

@@ -69,6 +69,12 @@ void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
 void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView logits,
                              ConstView ids, const RouterOptions& options, Stream stream);
 
+// choose_experts() and expert_weights_forward() at once, with logits of any floating-point dtype,
+// to which the weights are rounded.
+//   ids [T, k] out int32   weights [T, k] out fp32   logits [T, E] in   bias [E] in fp32, or null
+void route_tokens(TensorView ids, TensorView weights, ConstView logits, ConstView bias,
+                  const RouterOptions& options, Stream stream);
+
 // Scores over all experts: their softmax, or sigmoids and sqrtsoftplus' divided by their sum.
 //   scores [T, E] out   logits [T, E] in   fp32
 void router_scores_forward(TensorView scores, ConstView logits, RouterScore score, Stream stream);
@@ -101,6 +107,7 @@ decltype(kernels::balancing_quantiles) balancing_quantiles;
 decltype(kernels::drop_tokens) drop_tokens;
 decltype(kernels::expert_weights_forward) expert_weights_forward;
 decltype(kernels::expert_weights_backward) expert_weights_backward;
+decltype(kernels::route_tokens) route_tokens;
 decltype(kernels::router_scores_forward) router_scores_forward;
 decltype(kernels::router_scores_backward) router_scores_backward;
 decltype(kernels::sum_by_group) sum_by_group;
@@ -118,6 +125,7 @@ decltype(kernels::balancing_quantiles) balancing_quantiles;
 decltype(kernels::drop_tokens) drop_tokens;
 decltype(kernels::expert_weights_forward) expert_weights_forward;
 decltype(kernels::expert_weights_backward) expert_weights_backward;
+decltype(kernels::route_tokens) route_tokens;
 decltype(kernels::router_scores_forward) router_scores_forward;
 decltype(kernels::router_scores_backward) router_scores_backward;
 decltype(kernels::sum_by_group) sum_by_group;

@@ -6,6 +6,7 @@
 
 #include "megatron/device/trace.h"
 #include "megatron/kernels/bias_activation.h"
+#include "megatron/kernels/expert_forward.h"
 #include "megatron/kernels/expert_rows.h"
 #include "megatron/kernels/grouped_matmul.h"
 #include "megatron/kernels/matmul.h"
@@ -428,6 +429,28 @@ Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weight
                   if (wants[2]) grads[2] = pass.fc1_gradient(dwide);
                   return grads;
                 });
+}
+
+Tensor expert_mlp_of_few_tokens(const Tensor& x, const Tensor& ids, const Tensor& weights,
+                                const ExpertMatrices& matrices, const ExpertMlpOptions& options) {
+  if (matrices.fc1_adapter.a.defined() || matrices.fc2_adapter.a.defined()) return {};
+  const Tensor fc1 = matrices.fc1.data(), fc1_bias = data_of(matrices.fc1_bias);
+  const Tensor fc2 = matrices.fc2.data(), fc2_bias = data_of(matrices.fc2_bias);
+  const kernels::ExpertLayers layers{
+      .fc1 = fc1.view(),
+      .fc1_bias = view_or_none(fc1_bias),
+      .fc2 = fc2.view(),
+      .fc2_bias = options.adds_fc2_bias ? view_or_none(fc2_bias) : ConstView{},
+      .activation = options.activation,
+      .first_expert = options.first_expert,
+      .weighs_input = options.weighs_input};
+  if (!kernels::has_expert_forward(x.view(), ids.view(), layers, x.stream())) return {};
+  const TraceRange range("expert_mlp", x.stream());
+  Tensor inside({ids.numel(), fc2.size(2)}, x.dtype(), x.stream());
+  Tensor y = empty_like(x);
+  kernels::expert_forward(y.view(), inside.view(), x.view(), ids.view(), weights.view(), layers,
+                          x.stream());
+  return y;
 }
 
 Variable weighed_rows(const Variable& x, const Variable& weights) {

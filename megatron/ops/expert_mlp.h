@@ -74,6 +74,11 @@ class ExpertPass {
   std::shared_ptr<Saved> saved_;
 };
 
+// expert_mlp() without a gradient by kernels for few tokens, as in a decode step: the host waits
+// for nothing. Undefined if there is no such kernel (kernels/expert_forward.h), or with adapters.
+Tensor expert_mlp_of_few_tokens(const Tensor& x, const Tensor& ids, const Tensor& weights,
+                                const ExpertMatrices& matrices, const ExpertMlpOptions& options);
+
 // y[t] = weights[t] x[t].   x [T, h]   weights [T, 1] fp32
 Variable weighed_rows(const Variable& x, const Variable& weights);
 

@@ -107,7 +107,16 @@ Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream str
   matrices_.fc2_adapter = adapter("linear_fc2", inner, hidden, 2, 1);
 }
 
-Variable Experts::forward(const Variable& x, const RoutedTokens& routed) const {
+Variable Experts::forward(const Variable& x, const RoutedTokens& routed, bool is_generation) const {
+  const bool has_all_tokens = has_equal_tokens_ || experts_.size() * shares_.size() == 1;
+  if (is_generation && has_all_tokens) {
+    const Tensor sums =
+        expert_mlp_of_few_tokens(x.data(), routed.ids, routed.weights.data(), matrices_, options_);
+    if (sums.defined()) {
+      return reduce_from_tensor_region(reduce_from_tensor_region(Variable(sums), shares_),
+                                       experts_);
+    }
+  }
   if (has_equal_tokens_) {
     const auto on_all = [&](const Variable& own) {
       return copy_to_tensor_region(copy_to_tensor_region(own, experts_), shares_);
@@ -146,8 +155,9 @@ BiasedOutput ExpertMlp::forward(const Variable& x, const ForwardContext& context
 
 Variable ExpertMlp::output(const Variable& x, const ForwardContext& context) const {
   const Shape rows = {x.data().numel() / x.size(-1), x.size(-1)};
-  Variable routed =
-      reshape(experts_.forward(reshape(x, rows), router_.forward(x, context)), x.shape());
+  Variable routed = reshape(experts_.forward(reshape(x, rows), router_.forward(x, context),
+                                             context.decode.cached != nullptr),
+                            x.shape());
   if (!shared_experts_) return routed;
   ForwardContext whole = context;
   whole.decode = {};  // its output is no sum that the next norm computes

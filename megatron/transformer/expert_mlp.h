@@ -23,7 +23,8 @@ class Experts final : public Module {
   Experts(const LayerConfig& config, const TensorParallel& tp, Stream stream);
 
   // The sum over the experts of each of this rank's tokens.   x [T, h] -> [T, h]
-  Variable forward(const Variable& x, const RoutedTokens& routed) const;
+  // Generation has no gradients.
+  Variable forward(const Variable& x, const RoutedTokens& routed, bool is_generation) const;
 
  private:
   ExpertMlpOptions options_;

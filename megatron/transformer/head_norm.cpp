@@ -42,6 +42,19 @@ Variable HeadNorm::normed(const Variable& x, const Variable& weight, const Varia
   return is_rms_norm_ ? rms_norm(x, weight, options_) : layer_norm(x, weight, bias, options_);
 }
 
+std::optional<kernels::HeadNorms> HeadNorm::of_each_head(const HeadNorm& q, const HeadNorm& k) {
+  if (q.is_of_projection_ || q.ones_.defined()) return std::nullopt;
+  const auto view = [](const Variable& one) {
+    return one.defined() ? ConstView(one.data().view()) : ConstView{};
+  };
+  return kernels::HeadNorms{.q_weight = view(q.weight_),
+                            .q_bias = view(q.bias_),
+                            .k_weight = view(k.weight_),
+                            .k_bias = view(k.bias_),
+                            .weight_offset = q.options_.one_plus_weight ? 1.0f : 0.0f,
+                            .epsilon = q.options_.epsilon};
+}
+
 Variable HeadNorm::forward(const Variable& heads) const {
   const Shape& shape = heads.shape();
   const Shape flat = {shape[0], shape[1], shape[2] * shape[3]};

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+
+#include "megatron/kernels/head_norm.h"
 #include "megatron/nn/module.h"
 #include "megatron/ops/norm.h"
 #include "megatron/parallel/parallel_context.h"
@@ -23,6 +26,10 @@ class HeadNorm final : public Module {
 
   // [s, b, n/tp, d] -> the same
   Variable forward(const Variable& heads) const;
+
+  // The norms of queries and keys for kernels::norm_heads_inplace(), if they are of each head with
+  // one weight for all heads.
+  static std::optional<kernels::HeadNorms> of_each_head(const HeadNorm& q, const HeadNorm& k);
 
  private:
   Variable normed(const Variable& x, const Variable& weight, const Variable& bias) const;

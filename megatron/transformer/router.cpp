@@ -136,9 +136,23 @@ Tensor Router::chosen(const Tensor& logits, bool is_training) const {
   return ids;
 }
 
+RoutedTokens Router::routed(const Tensor& logits) const {
+  const Shape slots = {logits.size(0), config_.moe_router_topk};
+  RoutedTokens routed{Tensor(slots, DType::kInt32, logits.stream()), Variable()};
+  Tensor weights(slots, DType::kFloat32, logits.stream());
+  kernels::route_tokens(routed.ids.view(), weights.view(), logits.view(),
+                        expert_bias_.defined() ? expert_bias_.view() : ConstView{}, options_,
+                        logits.stream());
+  routed.weights = Variable(weights);
+  return routed;
+}
+
 RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) const {
   const Variable product = logits_of(x, context);
   const bool is_double = product.dtype() == DType::kFloat64;
+  const bool has_rest = is_double || config_.moe_legacy_router || qb_beta_.defined() ||
+                        config_.moe_expert_capacity_factor >= 0;
+  if (context.decode.cached != nullptr && !has_rest) return routed(product.data());
   const Variable plain = cast(product, DType::kFloat32);
   const Variable logits =
       config_.moe_legacy_router ? jittered_rows(plain, x.shape(), context) : plain;

@@ -54,6 +54,8 @@ class Router final : public Module {
   Variable jittered_rows(const Variable& rows, const Shape& x, const ForwardContext& context) const;
   Variable logits_of(const Variable& x, const ForwardContext& context) const;
   Tensor chosen(const Tensor& logits, bool is_training) const;
+  // The routed tokens of generation, by one kernel.   logits [T, E]
+  RoutedTokens routed(const Tensor& logits) const;
   // Adds the losses of a microbatch to the context; `plain` are logits without jitter. x [s, b, h]
   void add_losses(const Variable& plain, const Variable& logits, const Shape& x,
                   const ForwardContext& context) const;

@@ -66,7 +66,26 @@ SelfAttention::SelfAttention(const LayerConfig& config, const LayerPlace& place,
   add_child("k_layernorm", *k_layernorm_);
 }
 
-GatedProjection SelfAttention::projected(const Variable& x, const ForwardContext& context) const {
+bool SelfAttention::norms_at_once(const Tensor& qkv, const Tensor& angles,
+                                  const Tensor& position_ids) const {
+  const auto norms = HeadNorm::of_each_head(*q_layernorm_, *k_layernorm_);
+  kernels::HeadRotation rotation{.pairs = rotary_pairs_};
+  if (angles.defined()) {
+    rotation.table = angles.view();
+    if (position_ids.defined()) rotation.position_ids = position_ids.view();
+  }
+  if (!norms || !kernels::has_head_norms(qkv.view(), heads_.num_heads, heads_.num_groups, *norms,
+                                         rotation, qkv.stream())) {
+    return false;
+  }
+  Tensor shared = qkv;
+  kernels::norm_heads_inplace(shared.view(), heads_.num_heads, heads_.num_groups, *norms, rotation,
+                              qkv.stream());
+  return true;
+}
+
+GatedProjection SelfAttention::projected(const Variable& x, const Tensor& angles,
+                                         const ForwardContext& context) const {
   Variable qkv = linear_qkv_.forward(x, qkv_adapter_dropout_.of_columns(x, tp_, context));
   Variable gate;
   if (has_gate_) {
@@ -75,21 +94,28 @@ GatedProjection SelfAttention::projected(const Variable& x, const ForwardContext
     gate = parts.gate;
   }
   if (num_groups_ < tp_.size()) qkv = gather_query_group(qkv, num_heads_, num_groups_, tp_);
-  if (!q_layernorm_) return {qkv, gate};
-  Heads heads = split_heads(qkv, heads_.num_heads, heads_.num_groups);
-  heads.q = q_layernorm_->forward(heads.q);
-  heads.k = k_layernorm_->forward(heads.k);
-  return {join_heads(heads), gate};
+  const Tensor& position_ids = context.sequence.position_ids;
+  if (q_layernorm_) {
+    if (context.decode.cached != nullptr && norms_at_once(qkv.data(), angles, position_ids)) {
+      return {qkv, gate};
+    }
+    Heads heads = split_heads(qkv, heads_.num_heads, heads_.num_groups);
+    heads.q = q_layernorm_->forward(heads.q);
+    heads.k = k_layernorm_->forward(heads.k);
+    qkv = join_heads(heads);
+  }
+  if (angles.defined()) {
+    qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, angles,
+                         {.position_ids = position_ids}, rotary_pairs_);
+  }
+  return {qkv, gate};
 }
 
 BiasedOutput SelfAttention::forward(const Variable& x, const ForwardContext& context) const {
-  auto [qkv, gate] = projected(x, context);  // [s, b, (n + 2g) d], [s, b, n d]
-  const Tensor& angles =
-      has_local_angles_ ? context.sequence.local_rotary_table : context.sequence.rotary_table;
-  if (rotates_ && angles.defined()) {
-    qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, angles,
-                         {.position_ids = context.sequence.position_ids}, rotary_pairs_);
-  }
+  const Tensor angles = !rotates_           ? Tensor()
+                        : has_local_angles_ ? context.sequence.local_rotary_table
+                                            : context.sequence.rotary_table;
+  const auto [qkv, gate] = projected(x, angles, context);  // [s, b, (n + 2g) d], [s, b, n d]
   Variable y = context.decode.cached == nullptr
                    ? core_attention_.self(qkv, context)
                    : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]

@@ -33,8 +33,12 @@ class SelfAttention final : public Attention {
   BiasedOutput forward(const Variable& x, const ForwardContext& context) const override;
 
  private:
-  // The fused projection of this rank's heads, not rotated, and their gates, if there are any.
-  GatedProjection projected(const Variable& x, const ForwardContext& context) const;
+  // The fused projection of this rank's heads, normalized and rotated by `angles` unless they are
+  // undefined, and their gates, if there are any.
+  GatedProjection projected(const Variable& x, const Tensor& angles,
+                            const ForwardContext& context) const;
+  // Normalizes and rotates queries and keys of generation in place; false if no kernel can.
+  bool norms_at_once(const Tensor& qkv, const Tensor& angles, const Tensor& position_ids) const;
 
   int64_t layer_;
   TensorParallel tp_;

@@ -3,7 +3,10 @@
 #include <cmath>
 #include <vector>
 
+#include "megatron/kernels/head_norm.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/heads.h"
+#include "megatron/ops/norm.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -45,6 +48,46 @@ TEST(RotaryTableTest, AnglesAreFrequencyTimesPosition) {
       const double theta = static_cast<double>(p) / 2 * frequencies[static_cast<size_t>(i)];
       EXPECT_NEAR(element(table, p * 6 + i), 1.5 * std::cos(theta), 1e-6);
       EXPECT_NEAR(element(table, p * 6 + 3 + i), 1.5 * std::sin(theta), 1e-6);
+    }
+  }
+}
+
+// Normalizing and rotating at once has the bits of one after the other.
+TEST(NormHeadsTest, HasTheBitsOfNormsAndRotation) {
+  constexpr int64_t kHeads = 4, kGroups = 2, kSize = 16;
+  const NormOptions options{.epsilon = 1e-3f, .one_plus_weight = true};
+  const Tensor table = rotary_table(9, {.frequencies = {1, 0.5f, 0.2f, 0.1f}});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const bool is_rms : {true, false}) {
+      const auto normal = [&](const Shape& shape, uint64_t seed) {
+        return random_normal(shape, {.seed = seed, .dtype = dtype});
+      };
+      const Tensor qkv = normal({5, 2, (kHeads + 2 * kGroups) * kSize}, 1);
+      const Tensor weights[2] = {normal({kSize}, 2), normal({kSize}, 3)};
+      const Tensor biases[2] = {normal({kSize}, 4), normal({kSize}, 5)};
+      const auto normed = [&](const Variable& x, size_t i) {
+        return is_rms ? rms_norm(x, Variable(weights[i]), options)
+                      : layer_norm(x, Variable(weights[i]), Variable(biases[i]), options);
+      };
+      const NoGrad no_grad;
+      Heads heads = split_heads(Variable(qkv), kHeads, kGroups);
+      heads.q = normed(heads.q, 0);
+      heads.k = normed(heads.k, 1);
+      const Variable want = rotary_inplace(join_heads(heads), kHeads, kGroups, table, {.offset = 2},
+                                           kernels::RotaryPairs::kHalves);
+      Tensor got = copied(qkv);
+      const auto bias = [&](size_t i) {
+        return is_rms ? ConstView{} : ConstView(biases[i].view());
+      };
+      kernels::norm_heads_inplace(got.view(), kHeads, kGroups,
+                                  {.q_weight = weights[0].view(),
+                                   .q_bias = bias(0),
+                                   .k_weight = weights[1].view(),
+                                   .k_bias = bias(1),
+                                   .weight_offset = 1,
+                                   .epsilon = options.epsilon},
+                                  {.table = table.view(), .offset = 2}, Stream{});
+      expect_identical(got, want.data());
     }
   }
 }

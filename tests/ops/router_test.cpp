@@ -126,6 +126,23 @@ TEST(DoubleLogitsTest, AddTheirGradients) {
          .dtypes = {}});
 }
 
+// The experts and the weights of 16-bit logits; weights are rounded to the dtype of the logits.
+TEST(RouteTokensTest, ChoosesAndWeighsAtOnce) {
+  const RouterOptions options{.score = RouterScore::kSigmoid, .scaling_factor = 2.5f};
+  const Tensor bias = random_normal({kRouterExperts}, {.seed = 4});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const Tensor logits = cast(logits_of_tokens(), dtype), wide = cast(logits, DType::kFloat32);
+    Tensor ids({kRouterTokens, 2}, DType::kInt32, Stream{}), want_ids = empty_like(ids);
+    Tensor weights({kRouterTokens, 2}, DType::kFloat32, Stream{}), want = empty_like(weights);
+    kernels::route_tokens(ids.view(), weights.view(), logits.view(), bias.view(), options,
+                          Stream{});
+    kernels::choose_experts(want_ids.view(), wide.view(), bias.view(), options, Stream{});
+    kernels::expert_weights_forward(want.view(), wide.view(), want_ids.view(), options, Stream{});
+    expect_identical(ids, want_ids);
+    expect_identical(weights, cast(cast(want, dtype), DType::kFloat32));
+  }
+}
+
 TEST(DropTokensTest, KeepsTheLargestWeightsOrTheFirstTokens) {
   const Tensor weights = tensor_of(std::vector<float>{0.1f, 0.5f, 0.3f, 0.9f}, {4, 1});
   const auto kept = [&](bool by_position) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megatron/core/parallel_for.h"
+#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -283,6 +284,22 @@ void expert_weights_forward(TensorView weights, ConstView logits, ConstView ids,
       }
     });
   });
+}
+
+void route_tokens(TensorView ids, TensorView weights, ConstView logits, ConstView bias,
+                  const RouterOptions& options, Stream stream) {
+  const bool is_wide = logits.dtype == DType::kFloat32;
+  std::vector<float> wide(is_wide ? 0 : static_cast<size_t>(logits.numel()));
+  const TensorView converted{wide.data(), logits.shape, DType::kFloat32};
+  if (!is_wide) cpu::cast(converted, logits, stream);
+  const ConstView plain = is_wide ? logits : ConstView(converted);
+  cpu::choose_experts(ids, plain, bias, options, stream);
+  cpu::expert_weights_forward(weights, plain, ids, options, stream);
+  if (is_wide) return;
+  std::vector<uint16_t> narrow(static_cast<size_t>(weights.numel()));
+  const TensorView rounded{narrow.data(), weights.shape, logits.dtype};
+  cpu::cast(rounded, weights, stream);
+  cpu::cast(weights, rounded, stream);
 }
 
 void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView logits,

@@ -41,6 +41,41 @@ using Silu = SiluOf<ActivationMath>;
 template <bool kIsClamped>
 using QuickGelu = QuickGeluOf<ActivationMath, kIsClamped>;
 
+// The activation of x1; of x1 and x2 if it is gated.
+__device__ inline float activated(Activation activation, float x1, float x2) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return GeluTanh::value(x1);
+    case Activation::kGeluErf:
+      return GeluErf<2>::value(x1);
+    case Activation::kGeluOnnx:
+      return GeluErf<0>::value(x1);
+    case Activation::kSquaredRelu:
+      return SquaredRelu::value(x1);
+    case Activation::kRelu:
+      return Relu::value(x1);
+    case Activation::kSwiglu:
+      return Silu::value(x1) * x2;
+    case Activation::kGeglu:
+      return x1 * GeluErf<2>::value(x2);
+    case Activation::kLiglu:
+      return x1 * x2;
+    case Activation::kReglu:
+      return x1 * Relu::value(x2);
+    case Activation::kSwigluSecond:
+      return x1 * Silu::value(x2);
+    case Activation::kGegluTanh:
+      return x1 * GeluTanh::value(x2);
+    case Activation::kGegluTanhFirst:
+      return GeluTanh::value(x1) * x2;
+    case Activation::kQuickGeglu:
+      return QuickGelu<false>::value(x1) * x2;
+    case Activation::kClampedQuickGeglu:
+      return QuickGelu<true>::value(x1) * QuickGelu<true>::linear(x2);
+  }
+  return 0;
+}
+
 // Calls f.operator()<Function, Gate>() for the activation.
 template <class F>
 void dispatch_activation(Activation activation, const F& f) {

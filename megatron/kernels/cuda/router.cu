@@ -1,6 +1,8 @@
 #include "megatron/kernels/router.h"
 
 #include "megatron/core/error.h"
+#include "megatron/kernels/cuda/capability.h"
+#include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/router_row.cuh"
 #include "megatron/kernels/cuda/sigmoid.cuh"
 
@@ -19,18 +21,28 @@ __device__ __forceinline__ float single_derivative(float x, RouterScore score) {
   return score == RouterScore::kSigmoid ? s * (1.0f - s) : 0.5f * s / sqrtf(softplus(x));
 }
 
-template <int kLane, class T>
-__global__ void __launch_bounds__(kThreads)
-    choose_experts_kernel(int* ids, const T* logits, const float* bias, RouterOptions options,
-                          int64_t tokens, int experts, int k, int score_terms) {
-  for_warp_tokens(tokens, [&](int64_t t, int lane) {
-    ExpertRow<kLane, T> row(logits + t * experts, experts);
+// How a token chooses its experts.
+struct ChoiceRule {
+  const float* bias;
+  RouterOptions options;
+  int score_terms;  // of a block's score
+
+  ChoiceRule(const ConstView& bias_of_experts, const RouterOptions& router_options, int64_t k)
+      : bias(bias_of_experts.data == nullptr ? nullptr : bias_of_experts.as<float>()),
+        options(router_options),
+        score_terms(options.group_topk > 0 ? static_cast<int>(terms_of_group_score(options, k))
+                                           : 0) {}
+
+  // Calls f(j, expert) for the k choices of a row of logits.
+  template <int kLane, class T, class F>
+  __device__ __forceinline__ void choose(ExpertRow<kLane, T> row, int k, const F& f) const {
+    const int experts = row.experts, lane = lane_of_thread();
     if (options.score != RouterScore::kSoftmax) {
       row.each([&](T& x, int e) {
         x = e < experts ? single_score(static_cast<float>(x), options.score) : kNever;
       });
     } else if (options.pre_softmax) {
-      ExpertRow<kLane> scores(logits + t * experts, experts);
+      ExpertRow<kLane> scores(row);
       scores.softmax();
 #pragma unroll
       for (int i = 0; i < kLane; ++i) row.x[i] = scores.x[i];
@@ -63,10 +75,18 @@ __global__ void __launch_bounds__(kThreads)
       });
     }
     Chooser<kLane, T> chooser{row};
-    for (int j = 0; j < k; ++j) {
-      const Candidate<T> best = chooser.take(0, experts);
-      if (lane == 0) ids[t * k + j] = best.id;
-    }
+    for (int j = 0; j < k; ++j) f(j, chooser.take(0, experts).id);
+  }
+};
+
+template <int kLane, class T>
+__global__ void __launch_bounds__(kThreads)
+    choose_experts_kernel(int* ids, const T* logits, ChoiceRule rule, int64_t tokens, int experts,
+                          int k) {
+  for_warp_tokens(tokens, [&](int64_t t, int lane) {
+    rule.choose(ExpertRow<kLane, T>(logits + t * experts, experts), k, [&](int j, int expert) {
+      if (lane == 0) ids[t * k + j] = expert;
+    });
   });
 }
 
@@ -94,28 +114,60 @@ __device__ __forceinline__ float softmax_of_lanes(float x, bool has_choice) {
   return y / warp_sum(y);
 }
 
+// The weight of the lane's choice: expert `id` with logit x of a row; none if id is -1. T sums
+// weights.
+template <class T, int kLane>
+__device__ __forceinline__ float weight_of(const WeightRule& rule, ExpertRow<kLane> row, float x,
+                                           int id) {
+  const bool has_choice = id >= 0;
+  float y = 0;
+  if (rule.is_softmax_of_all) {
+    const float best = row.highest();
+    row.each([&](float& value, int) { value = expf(value - best); });
+    const float sum = row.sum();
+    if (has_choice) y = expf(x - best) / sum;
+  } else if (rule.is_softmax_of_chosen) {
+    y = softmax_of_lanes(x, has_choice);
+  } else {
+    y = has_choice ? single_score(x, rule.single) : 0.0f;
+    if (rule.is_divided) y = static_cast<float>(y / (warp_sum<T>(y) + kLeastSum));
+  }
+  return y * rule.scaling_factor;
+}
+
 template <int kLane, class T>
 __global__ void __launch_bounds__(kThreads)
     expert_weights_kernel(float* weights, const T* logits, const int* ids, WeightRule rule,
                           int64_t tokens, int experts, int k) {
   for_warp_tokens(tokens, [&](int64_t t, int lane) {
     const int id = lane < k ? ids[t * k + lane] : -1;
-    const bool has_choice = id >= 0;
-    const float x = has_choice ? static_cast<float>(logits[t * experts + id]) : kNever;
-    float y = 0;
-    if (rule.is_softmax_of_all) {
-      ExpertRow<kLane> row(logits + t * experts, experts);
-      const float best = row.highest();
-      row.each([&](float& value, int) { value = expf(value - best); });
-      const float sum = row.sum();
-      if (has_choice) y = expf(x - best) / sum;
-    } else if (rule.is_softmax_of_chosen) {
-      y = softmax_of_lanes(x, has_choice);
-    } else {
-      y = has_choice ? single_score(x, rule.single) : 0.0f;
-      if (rule.is_divided) y = static_cast<float>(y / (warp_sum<T>(y) + kLeastSum));
-    }
-    if (lane < k) weights[t * k + lane] = y * rule.scaling_factor;
+    const ExpertRow<kLane> row(logits + t * experts, experts);
+    const float x = id >= 0 ? static_cast<float>(logits[t * experts + id]) : kNever;
+    const float y = weight_of<T>(rule, row, x, id);
+    if (lane < k) weights[t * k + lane] = y;
+  });
+}
+
+template <int kLane>
+__global__ void __launch_bounds__(kThreads)
+    route_tokens_kernel(int* ids, float* weights, AnyInput logits, ChoiceRule choice,
+                        WeightRule rule, int64_t tokens, int experts, int k) {
+  wait_for_earlier_kernels();
+  let_next_kernel_start();
+  for_warp_tokens(tokens, [&](int64_t t, int lane) {
+    const ExpertRow<kLane> row(logits, t * experts, experts);
+    int id = -1;  // lane j has choice j
+    choice.choose(row, k, [&](int j, int expert) {
+      if (lane == j) id = expert;
+    });
+    float x[1] = {kNever};
+    if (id >= 0) logits.read(x, t * experts + id);
+    const float y = weight_of<float>(rule, row, x[0], id);
+    if (lane >= k) return;
+    ids[t * k + lane] = id;
+    weights[t * k + lane] = logits.dtype == DType::kFloat32    ? y
+                            : logits.dtype == DType::kBFloat16 ? to_float(from_float<BFloat16>(y))
+                                                               : to_float(from_float<Float16>(y));
   });
 }
 
@@ -314,22 +366,24 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+void expect_few(int64_t k, const RouterOptions& options) {
+  expect_few_choices(k);
+  if (options.num_groups > kMaxChoices) {
+    throw Unsupported("a router on a GPU chooses from at most 32 groups of experts");
+  }
+}
+
 }  // namespace
 
 void choose_experts(TensorView ids, ConstView logits, ConstView bias, const RouterOptions& options,
                     Stream stream) {
   const int64_t tokens = logits.size(0);
-  expect_few_choices(ids.size(1));
-  if (options.num_groups > kMaxChoices) {
-    throw Unsupported("a router on a GPU chooses from at most 32 groups of experts");
-  }
+  expect_few(ids.size(1), options);
   if (tokens == 0) return;
-  const int score_terms =
-      options.group_topk > 0 ? count_of(terms_of_group_score(options, ids.size(1))) : 0;
   with_logits(logits, [&]<int kLane, class T>() {
     choose_experts_kernel<kLane, T><<<token_blocks(tokens), kThreads, 0, native(stream)>>>(
-        ids.as<int32_t>(), logits.as<T>(), bias.data == nullptr ? nullptr : bias.as<float>(),
-        options, tokens, count_of(logits.size(1)), count_of(ids.size(1)), score_terms);
+        ids.as<int32_t>(), logits.as<T>(), ChoiceRule(bias, options, ids.size(1)), tokens,
+        count_of(logits.size(1)), count_of(ids.size(1)));
   });
   MG_CUDA(cudaGetLastError());
 }
@@ -358,6 +412,24 @@ void expert_weights_backward(TensorView dlogits, ConstView dweights, ConstView l
         WeightRule(options, ids.size(1)), tokens, count_of(logits.size(1)), count_of(ids.size(1)));
   });
   MG_CUDA(cudaGetLastError());
+}
+
+void route_tokens(TensorView ids, TensorView weights, ConstView logits, ConstView bias,
+                  const RouterOptions& options, Stream stream) {
+  const int64_t tokens = logits.size(0), k = ids.size(1);
+  expect_few(k, options);
+  if (tokens == 0) return;
+  with_lane_values(logits.size(1), [&]<int kLane>() {
+    const auto kernel = route_tokens_kernel<kLane>;
+    launch_overlapped(
+        kernel,
+        {.grid = dim3(token_blocks(tokens)),
+         .block = dim3(kThreads),
+         .overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
+        stream, ids.as<int32_t>(), weights.as<float>(), any_input(logits, "route_tokens"),
+        ChoiceRule(bias, options, k), WeightRule(options, k), tokens, count_of(logits.size(1)),
+        count_of(k));
+  });
 }
 
 void router_scores_forward(TensorView scores, ConstView logits, RouterScore score, Stream stream) {

@@ -29,6 +29,21 @@ struct ExpertRow {
   __device__ __forceinline__ ExpertRow(const In* row, int experts_) : experts(experts_) {
     each([&](T& value, int e) { value = e < experts ? static_cast<T>(row[e]) : kNever; });
   }
+  template <class Other>
+  __device__ __forceinline__ explicit ExpertRow(const ExpertRow<kLane, Other>& row)
+      : experts(row.experts) {
+#pragma unroll
+    for (int i = 0; i < kLane; ++i) x[i] = static_cast<T>(row.x[i]);
+  }
+  // The row of `rows` that begins at element `first`.
+  __device__ __forceinline__ ExpertRow(const AnyInput& rows, int64_t first, int experts_)
+      : experts(experts_) {
+    each([&](T& value, int e) {
+      float read[1] = {kNever};
+      if (e < experts) rows.read(read, first + e);
+      value = read[0];
+    });
+  }
   // Calls f(value, expert) for the lane's values.
   template <class F>
   __device__ __forceinline__ void each(const F& f) {

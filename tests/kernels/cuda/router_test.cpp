@@ -71,6 +71,27 @@ TEST_F(RouterCudaTest, EqualLogitsChooseTheFirstExperts) {
                });
 }
 
+TEST_F(RouterCudaTest, RoutesAtOnce) {
+  for (const RouterCase& c : kRouterCases) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      // 16-bit logits tie, and pairs of 16-bit scores do: none of these has blocks.
+      if (dtype != DType::kFloat32 && c.options.group_topk > 0) continue;
+      TwinOptions options{.what = text_of(c)};
+      if (dtype != DType::kFloat32) options.tolerance = tolerance_of(dtype);  // weights are rounded
+      expect_twins(
+          {Tensor({kTokens, c.k}, DType::kInt32, Stream{}),
+           Tensor({kTokens, c.k}, DType::kFloat32, Stream{}), cast(logits_of(c), dtype),
+           random_normal({c.experts}, {.seed = 2})},
+          [&](std::vector<Tensor>& t, Stream stream) {
+            kernels::route_tokens(t[0].view(), t[1].view(), t[2].view(),
+                                  c.has_bias ? ConstView(t[3].view()) : ConstView{}, c.options,
+                                  stream);
+          },
+          options);
+    }
+  }
+}
+
 TEST_F(RouterCudaTest, WeightsAndTheirGradients) {
   for (const RouterCase& c : kRouterCases) {
     const Tensor logits = logits_of(c);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -92,6 +93,7 @@ inline unsigned __ballot_sync(unsigned, bool value) {
   for (size_t i = 0; i < values.size(); ++i) bits |= static_cast<unsigned>(values[i]) << i;
   return bits;
 }
+inline int __popc(unsigned x) { return std::popcount(x); }
 inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
 
 // vector.cuh
@@ -107,6 +109,10 @@ float to_float(T x) {
 template <int N, class T>
 void load(float (&values)[N], const T* p) {
   for (int i = 0; i < N; ++i) values[i] = static_cast<float>(p[i]);
+}
+template <int N, class T>
+void store(T* p, const float (&values)[N]) {
+  for (int i = 0; i < N; ++i) p[i] = T(values[i]);
 }
 
 }  // namespace megatron::kernels::cuda

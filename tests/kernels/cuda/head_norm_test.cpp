@@ -1,0 +1,27 @@
+#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/head_norm_problem.h"
+
+namespace megatron {
+namespace {
+
+using HeadNormCudaTest = CudaDtypeTest;
+
+TEST_P(HeadNormCudaTest, NormalizesAndRotatesInPlace) {
+  for (const HeadNormCase& c : head_norm_cases()) {
+    expect_twins(
+        head_norm_tensors(c, GetParam()),
+        [&](std::vector<Tensor>& t, Stream stream) {
+          const auto norms = norms_of(t);
+          const auto rotation = rotation_of(t, c);
+          ASSERT_TRUE(
+              kernels::has_head_norms(t[0].view(), c.heads, c.groups, norms, rotation, stream));
+          kernels::norm_heads_inplace(t[0].view(), c.heads, c.groups, norms, rotation, stream);
+        },
+        {.what = c.name});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, HeadNormCudaTest, kTrainingDtypes, dtype_name);
+
+}  // namespace
+}  // namespace megatron
