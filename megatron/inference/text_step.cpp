@@ -44,7 +44,7 @@ bool has_plain_layers(const TransformerConfig& c) {
          !c.fp32_residual_connection && !c.fp8.is_on() && c.lora_rank == 0 &&
          c.attention_window == 0 && c.attn_logit_softcapping == 0 &&
          c.softmax_type == SoftmaxType::kVanilla && !c.attention_output_gate &&
-         !c.multi_latent_attention;
+         !c.multi_latent_attention && !c.has_experts();
 }
 
 bool has_rounded_weights(const GptModel& model) {

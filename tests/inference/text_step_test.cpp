@@ -199,6 +199,19 @@ TEST_P(TextStepTest, LeavesWeightsIn8BitsToTheOtherKernels) {
   EXPECT_LT(error, 0.5);
 }
 
+TEST(TextStepExpertsTest, LeavesExpertsToTheOtherKernels) {
+  if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
+  const Stream stream = stream_under_test();
+  use_device(stream.device);
+  TransformerConfig config = config_of(2, 256, 4, 640);
+  config.num_experts = 4;
+  config.moe_router_topk = 2;
+  config = resolved(config);
+  const GptModel model(config, stream);
+  const KvCache cache(config, whole_model(config.num_layers), 1, kPages, kPageTokens, stream);
+  EXPECT_FALSE(TextStep::takes({model}, cache));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, TextStepTest, testing::ValuesIn(variants()),
                          [](const auto& param) { return std::string(param.param.name); });
 
