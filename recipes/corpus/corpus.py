@@ -1,17 +1,18 @@
 """A corpus of real text and code from Debian packages, made by `megatron` alone from their texts on.
 
-    corpus.py DIR [--full] [--megatron PROGRAM] [--vocab-size N] [--workers N]
+    corpus.py DIR [--full] [--megatron PROGRAM] [--vocab-size N] [--held-out SHARE] [--workers N]
 
 Downloads packages with apt-get (DIR/packages), takes their texts (DIR/texts/KIND.jsonl), and has
 the program clean, de-duplicate and tokenize them. Without --full about 70 MB of text in five minutes,
 with it over 1 GB. A step whose results exist is not repeated. Results:
 
-    DIR/train/KIND_text_document.{bin,idx}       token ids; books, manuals, docs, code
-    DIR/held-out/KIND_text_document.{bin,idx}    1 % of the documents, chosen by their names
+    DIR/train_text_document.{bin,idx}            token ids
+    DIR/held-out_text_document.{bin,idx}         of 2 % of the documents, chosen by their names
+    DIR/{train,held-out}/KIND_text_document.*    the same by kind: books, manuals, docs, code
     DIR/tokenizer/{vocab.json,merges.txt}        a byte-level BPE learned from these texts
     DIR/packages.tsv  DIR/steps.tsv  DIR/SHA256SUMS  DIR/licences/PACKAGE
 
-Needs Debian 12 or a relative with deb-src-free sources: apt-get, dpkg-deb, groff. Packages change with security
+Needs Debian 12 or a relative whose sources apt-get knows: apt-get, dpkg-deb, groff. Packages change with security
 updates: packages.tsv has the versions and checksums of those that were read.
 """
 
@@ -24,18 +25,17 @@ import json
 import os
 import pathlib
 import re
-import resource
 import subprocess
 import tarfile
 import time
+import traceback
 
 KINDS = ("books", "manuals", "docs", "code")
-HELD_OUT = 0.01
 MAX_FILE = 200_000  # bytes; longer files of code are mostly tables
 
-SMALL = """bible-kjv bible-kjv-text dict-gcide dict-jargon dict-devil dict-foldoc debian-handbook manpages
+SMALL = """bible-kjv bible-kjv-text dict-jargon dict-devil dict-foldoc debian-handbook manpages
 manpages-dev perl-doc git-doc git-man python3.11-doc postgresql-doc-15 libpython3.11-stdlib""".split()
-FULL = SMALL + """dict-wn freebsd-manpages cmake-doc erlang-doc sqlite3-doc linux-source-6.1
+FULL = SMALL + """dict-gcide dict-wn freebsd-manpages cmake-doc erlang-doc sqlite3-doc linux-source-6.1
 gcc-12-source""".split()
 
 
@@ -51,19 +51,23 @@ class Steps:
         """`work` is a command, or a function that makes `output`; nothing happens if it exists."""
         if output.exists():
             return
-        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
-        if callable(work):
-            work()
-            after = resource.getrusage(resource.RUSAGE_SELF)
-            cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        else:
-            process = subprocess.Popen([str(word) for word in work])
-            _, status, after = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
-                raise SystemExit(f"corpus.py: {name} failed with {process.returncode}")
-            cpu = after.ru_utime + after.ru_stime
-        row = (name, f"{time.monotonic() - start:.1f}", f"{cpu:.1f}", f"{after.ru_maxrss / 1024:.0f}",
+        start = time.monotonic()
+        pid = os.fork()  # each step in a process of its own, which alone has its peak
+        if pid == 0:
+            code = 1
+            try:
+                if not callable(work):
+                    os.execvp(str(work[0]), [str(word) for word in work])
+                work()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        _, status, used = os.wait4(pid, 0)
+        if status:
+            raise SystemExit(f"corpus.py: {name} failed with {os.waitstatus_to_exitcode(status)}")
+        row = (name, f"{time.monotonic() - start:.1f}", f"{used.ru_utime + used.ru_stime:.1f}", f"{used.ru_maxrss / 1024:.0f}",
                f"{sum(map(size_of, inputs)) / 1e6:.1f}", f"{size_of(output) / 1e6:.1f}")
         with self.file.open("a") as file:
             print(*row, sep="\t", file=file)
@@ -204,38 +208,29 @@ def docs(tree):
         yield str(path.relative_to(tree)), page_text(read(path))
 
 
-def archive_members(path, chosen):
-    """(name, text) of the chosen members of a tar file that are UTF-8 and not too long."""
-    with tarfile.open(path, "r|xz") as archive:
-        for member in archive:
-            if not member.isfile() or not 200 < member.size <= MAX_FILE or not chosen(member.name):
-                continue
-            try:
-                yield member.name, archive.extractfile(member).read().decode("utf-8")
-            except UnicodeDecodeError:
-                continue
-
-
 IS_CODE = re.compile(r"\.(c|h|S|cc|cpp|C|hpp|py|sh|pl|rs|awk|md|def|opt|ads|adb|go|f90|d|java|js|inc|y|l)$|/(Makefile|Kconfig)[^/]*$")
 # Register tables, and directories of generated headers.
 IS_TABLE = re.compile(r"drivers/gpu/drm/amd/include|/asic_reg/|/libgo/go/.*/tables|/unicode/|ChangeLog")
 IS_DOC = re.compile(r"/Documentation/.*\.(rst|txt)$|\.texi$")
 
 
-def archives(tree):
-    return [*tree.glob("linux-source-*/usr/src/*.tar.xz"), *tree.glob("gcc-*-source/usr/src/gcc-*/gcc-*.tar.xz")]
-
-
-def archive_docs(tree):
-    for path in archives(tree):
-        yield from archive_members(path, IS_DOC.search)
-
-
-def code(tree):
+def docs_and_code(tree):
+    """(kind, name, text): both are in the archives of sources, which are read once."""
+    for name, text in docs(tree):
+        yield "docs", name, text
     for path in sorted(tree.glob("libpython3.11-stdlib/usr/lib/python3.11/**/*.py")):
-        yield str(path.relative_to(tree)), read(path)
-    for path in archives(tree):
-        yield from archive_members(path, lambda name: IS_CODE.search(name) and not IS_TABLE.search(name))
+        if path.is_file() and path.stat().st_size <= MAX_FILE:
+            yield "code", str(path.relative_to(tree)), read(path)
+    for path in [*tree.glob("linux-source-*/usr/src/*.tar.xz"), *tree.glob("gcc-*-source/usr/src/gcc-*/gcc-*.tar.xz")]:
+        with tarfile.open(path, "r|xz") as archive:
+            for member in archive:
+                kind = "docs" if IS_DOC.search(member.name) else "code" if IS_CODE.search(member.name) else None
+                if not kind or not member.isfile() or not 200 < member.size <= MAX_FILE or IS_TABLE.search(member.name):
+                    continue
+                try:
+                    yield kind, member.name, archive.extractfile(member).read().decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
 
 
 def is_text(text):
@@ -245,14 +240,16 @@ def is_text(text):
     return len(text) >= 200 and letters > 0.4 * len(start) and len(text) < 300 * (1 + text.count("\n"))
 
 
-def write_texts(documents, file):
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        for name, text in documents:
-            text = text.strip()
-            if is_text(text):
-                out.write(json.dumps({"text": text, "url": name}, ensure_ascii=False) + "\n")
-    temporary.rename(file)
+def write_texts(documents, folder, kinds):
+    """Writes (kind, name, text) as FOLDER/KIND.jsonl."""
+    files = {kind: (folder / f"{kind}.tmp").open("w", encoding="utf-8") for kind in kinds}
+    for kind, name, text in documents:
+        text = text.strip()
+        if is_text(text):
+            files[kind].write(json.dumps({"text": text, "url": name}, ensure_ascii=False) + "\n")
+    for kind, file in files.items():
+        file.close()
+        (folder / f"{kind}.tmp").rename(folder / f"{kind}.jsonl")
 
 
 def share_of(name):
@@ -260,14 +257,14 @@ def share_of(name):
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
 
 
-def divide(source, kind, train, held_out):
+def divide(source, kind, train, held_out, share):
     """Documents go to the held-out set by their names, so later versions keep the division."""
     for folder in (train, held_out):
         folder.mkdir(exist_ok=True)
     with source.open(encoding="utf-8") as lines, (held_out / f"{kind}.jsonl").open("w", encoding="utf-8") as few, \
             (train / f"{kind}.tmp").open("w", encoding="utf-8") as most:
         for line in lines:
-            (few if share_of(json.loads(line)["url"]) < HELD_OUT else most).write(line)
+            (few if share_of(json.loads(line)["url"]) < share else most).write(line)
     (train / f"{kind}.tmp").rename(train / f"{kind}.jsonl")
 
 
@@ -282,7 +279,7 @@ def sample(files, output, most=60_000_000):
 
 
 def write_sums(folder):
-    files = sorted(path for name in ("train", "held-out", "tokenizer") for path in (folder / name).iterdir())
+    files = sorted([*folder.glob("*.bin"), *folder.glob("*.idx"), *(folder / "tokenizer").iterdir(), *folder.glob("held-out/*")])
     rows = []
     for path in files:
         with path.open("rb") as file:
@@ -296,6 +293,7 @@ def main():
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--megatron", default="megatron")
     parser.add_argument("--vocab-size", type=int, help="of the tokenizer; 8192, with --full 50304")
+    parser.add_argument("--held-out", type=float, default=0.02, help="share of the documents")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     flags = parser.parse_args()
     folder = flags.dir
@@ -305,11 +303,12 @@ def main():
 
     steps.run("fetch", [], folder / "packages.tsv", lambda: fetch(folder, FULL if flags.full else SMALL))
     texts.mkdir(exist_ok=True)
-    makers = {"books": lambda: books(tree), "manuals": lambda: manuals(tree, flags.workers),
-              "docs": lambda: (pair for part in (docs(tree), archive_docs(tree)) for pair in part), "code": lambda: code(tree)}
-    for kind in KINDS:
-        file = texts / f"{kind}.jsonl"
-        steps.run(f"texts {kind}", [], file, lambda kind=kind, file=file: write_texts(makers[kind](), file))
+    makers = {("books",): lambda: (("books", *pair) for pair in books(tree)),
+              ("manuals",): lambda: (("manuals", *pair) for pair in manuals(tree, flags.workers)),
+              ("docs", "code"): lambda: docs_and_code(tree)}
+    for kinds, make in makers.items():
+        steps.run(f"texts {' '.join(kinds)}", [], texts / f"{kinds[-1]}.jsonl",
+                  lambda kinds=kinds, make=make: write_texts(make(), texts, kinds))
 
     tokenizer = folder / "tokenizer"
     vocab = ["--vocab-file", tokenizer / "vocab.json", "--merge-file", tokenizer / "merges.txt"]
@@ -332,11 +331,16 @@ def main():
         steps.run(f"remove-duplicates {kind}", [source], unique,
                   [program, "corpus", "remove-duplicates", groups, source, unique, *workers])
         train, held_out = folder / "train", folder / "held-out"
-        steps.run(f"divide {kind}", [unique], train / f"{kind}.jsonl", lambda kind=kind: divide(unique, kind, train, held_out))
+        steps.run(f"divide {kind}", [unique], train / f"{kind}.jsonl", lambda kind=kind, unique=unique: divide(unique, kind, train, held_out, flags.held_out))
         for part in (held_out, train):
             steps.run(f"preprocess-data {part.name} {kind}", [part / f"{kind}.jsonl"], part / f"{kind}_text_document.idx",
                       [program, "preprocess-data", "--input", part / f"{kind}.jsonl", "--output-prefix", part / kind,
                        "--tokenizer-type", "GPT2BPETokenizer", *vocab, "--append-eod", *workers])
+    for part in (held_out, train):
+        whole = folder / f"{part.name}_text_document"
+        steps.run(f"merge-datasets {part.name}", [part / f"{kind}_text_document.bin" for kind in KINDS], whole.with_suffix(".idx"),
+                  [program, "merge-datasets", "--output-prefix", whole,
+                   "--datasets", *(part / f"{kind}_text_document" for kind in KINDS)])
     steps.run("checksums", [], folder / "SHA256SUMS", lambda: write_sums(folder))
 
 
