@@ -2,7 +2,7 @@
 # Runs the commands of README.md and the tutorials as they stand there, each document in an empty
 # folder.
 #
-#   scripts/try_documents.sh [DOCUMENT ...]     README.md and docs/tutorials/*.md if none is named
+#   scripts/try_documents.sh [DOCUMENT ...]     README.md, docs/rehearsal.md and docs/tutorials/*.md if none is named
 #
 # These are its blocks of sh, except blocks below a line <!-- not run: REASON -->. A line
 # <!-- run: COMMAND --> adds a command that readers do not see: $SOURCE in it is this repository.
@@ -15,7 +15,7 @@ bin=$(realpath "${MG_BIN:-build/cpu/bin}")
 [[ -x $bin/megatron ]] || { echo "try_documents: $bin/megatron does not exist; build it, or set MG_BIN" >&2; exit 2; }
 export PATH=$bin:$PATH
 documents=("$@")
-[[ $# -gt 0 ]] || documents=(README.md docs/tutorials/*.md)
+[[ $# -gt 0 ]] || documents=(README.md docs/rehearsal.md docs/tutorials/*.md)
 
 # The commands of a document as a script; each server is waited for.
 script_of() {

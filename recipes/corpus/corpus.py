@@ -338,9 +338,9 @@ def main():
                        "--tokenizer-type", "GPT2BPETokenizer", *vocab, "--append-eod", *workers])
     for part in (held_out, train):
         whole = folder / f"{part.name}_text_document"
-        steps.run(f"merge-datasets {part.name}", [part / f"{kind}_text_document.bin" for kind in KINDS], whole.with_suffix(".idx"),
-                  [program, "merge-datasets", "--output-prefix", whole,
-                   "--datasets", *(part / f"{kind}_text_document" for kind in KINDS)])
+        parts = [part / f"{kind}_text_document" for kind in KINDS]
+        steps.run(f"merge-datasets {part.name}", [path.with_suffix(".bin") for path in parts], whole.with_suffix(".idx"),
+                  [program, "merge-datasets", "--output-prefix", whole, "--datasets", *parts])
     steps.run("checksums", [], folder / "SHA256SUMS", lambda: write_sums(folder))
 
 

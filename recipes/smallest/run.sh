@@ -3,17 +3,18 @@
 # small corpus of recipes/corpus/corpus.py, is killed on the way and goes on with the same bits, is
 # measured on held-out texts, writes, and becomes a model of transformers.
 #
-#   recipes/smallest/run.sh CORPUS OUT
+#   recipes/smallest/run.sh CORPUS OUT [flags of pretrain-gpt]
 #
 # MEGATRON names the program, MG_ITERATIONS (600) the length, a multiple of 6. With PYTHON, a Python
 # that has torch and transformers, both programs' perplexities are compared.
 set -euo pipefail
 
-if [[ $# -ne 2 ]]; then
+if [[ $# -lt 2 ]]; then
   sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
   exit 2
 fi
 corpus=$1 out=$2
+shift 2
 megatron=${MEGATRON:-megatron}
 iterations=${MG_ITERATIONS:-600}
 readonly third=$((iterations / 3)) half=$((iterations / 2))
@@ -38,7 +39,7 @@ pretrain=("$megatron" pretrain-gpt
   --validation-set-names books manuals docs code --eval-interval "$iterations" --eval-iters 2
   --vocab-file "$corpus/tokenizer/vocab.json" --merge-file "$corpus/tokenizer/merges.txt"
   --data-cache-path "$out/cache" --log-interval 1 --metrics-jsonl "$out/metrics.jsonl"
-  --save "$out/checkpoint" --load "$out/checkpoint" --save-interval "$third")
+  --save "$out/checkpoint" --load "$out/checkpoint" --save-interval "$third" "$@")
 
 echo "== training, killed after iteration $half"
 "${pretrain[@]}" >"$out/train.log" 2>&1 &
@@ -50,7 +51,7 @@ done
 kill -KILL "$process"
 wait "$process" || true
 
-echo "== training, resumed from iteration $third"
+echo "== training, resumed from its last checkpoint"
 "${pretrain[@]}" >>"$out/train.log" 2>&1 || { tail -n 20 "$out/train.log" >&2; fail "the resumed training failed"; }
 # Iterations between the checkpoint and the kill were computed twice, with the same bits.
 sed -n 's/.*"iteration": \([0-9]*\),.*\("lm loss": [0-9.]*\), \("grad_norm": [0-9.]*\).*/\1 \2 \3/p' "$out/metrics.jsonl" |
