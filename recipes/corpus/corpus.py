@@ -331,7 +331,8 @@ def main():
         steps.run(f"remove-duplicates {kind}", [source], unique,
                   [program, "corpus", "remove-duplicates", groups, source, unique, *workers])
         train, held_out = folder / "train", folder / "held-out"
-        steps.run(f"divide {kind}", [unique], train / f"{kind}.jsonl", lambda kind=kind, unique=unique: divide(unique, kind, train, held_out, flags.held_out))
+        steps.run(f"divide {kind}", [unique], train / f"{kind}.jsonl",
+                  lambda kind=kind, unique=unique: divide(unique, kind, train, held_out, flags.held_out))
         for part in (held_out, train):
             steps.run(f"preprocess-data {part.name} {kind}", [part / f"{kind}.jsonl"], part / f"{kind}_text_document.idx",
                       [program, "preprocess-data", "--input", part / f"{kind}.jsonl", "--output-prefix", part / kind,
