@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-float part_of(Activation activation, float x1, float x2) {
+float activated_part(Activation activation, float x1, float x2) {
   switch (activation) {
     case Activation::kSwiglu:
       return x1 / (1 + std::exp(-x1)) * x2;
@@ -98,7 +98,7 @@ Tensor ExpertProblem::expected() const {
     };
     for (int64_t i = 0; i < c.inner; ++i) {
       inside[static_cast<size_t>(i)] =
-          behind * part_of(c.activation, wide(i), up > c.inner ? wide(c.inner + i) : 0.0f);
+          behind * activated_part(c.activation, wide(i), up > c.inner ? wide(c.inner + i) : 0.0f);
     }
     for (int64_t i = 0; i < c.hidden; ++i) {
       const int64_t row = expert * c.hidden + i;

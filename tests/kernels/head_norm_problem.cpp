@@ -6,9 +6,11 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kPositions = 40;
+constexpr int64_t kTablePositions = 40;
 
-ConstView view_of(const Tensor& one) { return one.defined() ? ConstView(one.view()) : ConstView{}; }
+ConstView view_if_defined(const Tensor& one) {
+  return one.defined() ? ConstView(one.view()) : ConstView{};
+}
 
 }  // namespace
 
@@ -26,29 +28,29 @@ std::vector<Tensor> head_norm_tensors(const HeadNormCase& c, DType dtype) {
   }
   if (c.dim > 0) {
     std::vector<float> table;
-    for (int64_t i = 0; i < kPositions * c.dim; ++i) {
+    for (int64_t i = 0; i < kTablePositions * c.dim; ++i) {
       const double angle = 0.3 * static_cast<double>(i / c.dim * (1 + i % (c.dim / 2)));
       table.push_back(
           static_cast<float>(i % c.dim < c.dim / 2 ? std::cos(angle) : std::sin(angle)));
     }
-    all[5] = tensor_of(table, {kPositions, c.dim});
+    all[5] = tensor_of(table, {kTablePositions, c.dim});
   }
-  if (c.has_ids) all[6] = random_ids({c.b, c.s}, kPositions, 6);
+  if (c.has_ids) all[6] = random_ids({c.b, c.s}, kTablePositions, 6);
   return all;
 }
 
 kernels::HeadNorms norms_of(const std::vector<Tensor>& tensors) {
-  return {.q_weight = view_of(tensors[1]),
-          .q_bias = view_of(tensors[3]),
-          .k_weight = view_of(tensors[2]),
-          .k_bias = view_of(tensors[4]),
+  return {.q_weight = view_if_defined(tensors[1]),
+          .q_bias = view_if_defined(tensors[3]),
+          .k_weight = view_if_defined(tensors[2]),
+          .k_bias = view_if_defined(tensors[4]),
           .weight_offset = 1,
           .epsilon = 1e-3f};
 }
 
 kernels::HeadRotation rotation_of(const std::vector<Tensor>& tensors, const HeadNormCase& c) {
-  return {.table = view_of(tensors[5]),
-          .position_ids = view_of(tensors[6]),
+  return {.table = view_if_defined(tensors[5]),
+          .position_ids = view_if_defined(tensors[6]),
           .offset = 3,
           .pairs = c.pairs};
 }

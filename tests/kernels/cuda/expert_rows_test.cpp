@@ -12,7 +12,7 @@ namespace megatron {
 namespace {
 
 // Ids of `tokens` with k choices of `experts`, some of them -1.
-Tensor random_ids(int64_t tokens, int64_t k, int64_t experts) {
+Tensor random_choices(int64_t tokens, int64_t k, int64_t experts) {
   std::mt19937 random(7);
   std::vector<int32_t> ids(static_cast<size_t>(tokens * k));
   for (int32_t& id : ids) {
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ExpertRowsCudaTest, kTrainingDtypes, dtype_name
 
 TEST_P(ExpertRowsCudaTest, OrdersSlotsByExpert) {
   for (const OrderCase& c : kOrderCases) {
-    const Tensor ids = random_ids(c.tokens, c.k, c.experts);
+    const Tensor ids = random_choices(c.tokens, c.k, c.experts);
     const auto [offsets, slots, rows] = order_of(ids, c);
     expect_twins(
         {zeros(offsets.shape(), DType::kInt32, Stream{}),
@@ -67,7 +67,7 @@ TEST_P(ExpertRowsCudaTest, OrdersSlotsByExpert) {
 TEST_P(ExpertRowsCudaTest, MovesAndWeighsRows) {
   for (const OrderCase& c : kOrderCases) {
     for (const int64_t cols : {64, 37}) {
-      const Tensor ids = random_ids(c.tokens, c.k, c.experts);
+      const Tensor ids = random_choices(c.tokens, c.k, c.experts);
       const auto [offsets, slots, rows] = order_of(ids, c);
       const auto tensor = [&](int64_t count, uint64_t seed) {
         return random_normal({count, cols}, {.seed = seed, .dtype = GetParam()});
@@ -105,7 +105,7 @@ TEST_P(ExpertRowsCudaTest, ActivatesAndWeighsRows) {
   for (const OrderCase& c : kOrderCases) {
     for (const int64_t cols : {64, 37, 520}) {
       if (c.tokens > 1000 && cols > 64) continue;
-      const Tensor ids = random_ids(c.tokens, c.k, c.experts);
+      const Tensor ids = random_choices(c.tokens, c.k, c.experts);
       const Tensor slots = order_of(ids, c).slots;
       const Tensor weights = random_normal(ids.shape(), {.seed = 9});
       const auto tensor = [&](int64_t width, uint64_t seed) {
