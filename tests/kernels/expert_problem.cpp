@@ -130,6 +130,7 @@ std::vector<ExpertCase> expert_cases() {
           {"other_experts", 7, 3, 8, 64, 32, Activation::kGeluErf, true, false, 5},
           {"weighed_input", 13, 2, 9, 160, 96, Activation::kSwiglu, true, true},
           {"many_tokens", 33, 2, 4, 96, 32},
+          {"one_expert", 50, 1, 1, 64, 32, Activation::kSquaredRelu},  // in two passes
           {"full_experts", 45, 4, 5, 64, 64, Activation::kSwiglu, true}};
 }
 

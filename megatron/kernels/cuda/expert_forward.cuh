@@ -159,6 +159,37 @@ __device__ __forceinline__ void multiply_chunks(Sums<kWidths, kTiles>& sums,
   for (; chunk < chunks; ++chunk) multiply.template operator()<1>(chunk);
 }
 
+// Chunks whose weights are in flight together on a lane, as many as there are registers for.
+constexpr int unrolled(int widths, int tiles) {
+  return tiles == 1 ? 4 / widths : widths == 1 ? 2 : 1;
+}
+
+// The same with the tiles alone that `slots` columns need.
+template <class T, int kWidths, int kTiles, int kUsed = 1>
+__device__ __forceinline__ void multiply_slots(Sums<kWidths, kTiles>& sums,
+                                               const T* const (&rows)[kWidths][2],
+                                               const T* const (&columns)[kTiles], int chunks,
+                                               int slots) {
+  if constexpr (kUsed < kTiles) {
+    if (slots > kUsed * kTileSlots) {
+      return multiply_slots<T, kWidths, kTiles, 2 * kUsed>(sums, rows, columns, chunks, slots);
+    }
+  }
+  Sums<kWidths, kUsed> used;
+  const T* first[kUsed];
+#pragma unroll
+  for (int tile = 0; tile < kUsed; ++tile) first[tile] = columns[tile];
+  multiply_chunks<T, kWidths, kUsed, unrolled(kWidths, kUsed)>(used, rows, first, chunks);
+#pragma unroll
+  for (int width = 0; width < kWidths; ++width) {
+#pragma unroll
+    for (int tile = 0; tile < kUsed; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums.c[width][tile][i] = used.c[width][tile][i];
+    }
+  }
+}
+
 template <class T>
 __device__ __forceinline__ float bias_at(const void* bias, int64_t at) {
   return bias == nullptr ? 0.0f : to_float(static_cast<const T*>(bias)[at]);
@@ -170,11 +201,6 @@ __device__ __forceinline__ float rounded_once(float x) {
 
 // Blocks of up_kernel that a multiprocessor has at once.
 constexpr int up_blocks(int tiles) { return tiles == 1 ? 3 : 2; }
-// Chunks whose weights are in flight together on a lane: 64 bytes or more.
-constexpr int unrolled(int widths, int tiles) {
-  return widths * tiles == 1 ? 4 : widths * tiles == 2 ? 2 : 1;
-}
-
 // inside = p act(fc1(x) + bias). A block has 16 outputs of an expert in turn; its warps divide h.
 template <class T, int kWidths, int kTiles>
 __global__ void __launch_bounds__(kUpWarps* kWarp, up_blocks(kTiles))
@@ -221,8 +247,7 @@ __global__ void __launch_bounds__(kUpWarps* kWarp, up_blocks(kTiles))
         }
       }
       Sums<kWidths, kTiles> sums;
-      multiply_chunks<T, kWidths, kTiles, unrolled(kWidths, kTiles)>(sums, rows, columns,
-                                                                     end - begin);
+      multiply_slots<T>(sums, rows, columns, end - begin, count - skipped);
 #pragma unroll
       for (int width = 0; width < kWidths; ++width) {
 #pragma unroll
@@ -316,7 +341,7 @@ __global__ void __launch_bounds__(kDownWarps* kWarp, 1)
           }
         }
         Sums<1, kTiles> sums;
-        multiply_chunks<T, 1, kTiles, kTiles == 1 ? 4 : 2>(sums, rows, columns, end - begin);
+        multiply_slots<T>(sums, rows, columns, end - begin, count - skipped);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
