@@ -22,6 +22,25 @@
 #include "megatron/models/model_specs.h"
 
 namespace megatron {
+namespace {
+
+// Experts of the older models of Megatron-LM are those of a Switch Transformer, whatever its flags
+// say: a token has the first expert of Sinkhorn's choice, weighed by a sigmoid.
+void expect_switch_experts(const TransformerConfig& c) {
+  const std::vector<std::string> sinkhorn = {"sinkhorn"};
+  if (!c.has_experts() ||
+      (c.moe_router_topk == 1 && c.moe_router_load_balancing_type == sinkhorn &&
+       c.moe_layer_freq.empty() && c.moe_expert_capacity_factor < 0 &&
+       !c.moe_apply_probs_on_input && !(c.add_bias_linear && !c.moe_legacy_router))) {
+    return;
+  }
+  throw Unsupported(
+      "--save-format megatron holds experts of one kind alone: --moe-router-topk 1, "
+      "--moe-router-load-balancing-type sinkhorn, in every layer, without a capacity, and "
+      "--megatron-compat 0.5 or --disable-bias-linear; use megatron-core, torch_dist or native");
+}
+
+}  // namespace
 
 void expect_place(SaveFormat format, const TransformerConfig& config) {
   if (format == SaveFormat::kNative) return;
@@ -32,11 +51,7 @@ void expect_place(SaveFormat format, const TransformerConfig& config) {
   const MegatronNaming naming = format == SaveFormat::kMegatron       ? MegatronNaming::kLegacy
                                 : format == SaveFormat::kMegatronCore ? MegatronNaming::kCore
                                                                       : MegatronNaming::kCoreFused;
-  if (config.has_experts() && format == SaveFormat::kMegatron) {
-    throw Unsupported(
-        "experts have no place in the files of --save-format megatron; use megatron-core, "
-        "torch_dist or native");
-  }
+  if (format == SaveFormat::kMegatron) expect_switch_experts(config);
   TransformerConfig small = config;
   small.lora_rank = 0;
   if (small.padded_vocab_size == 0) small.padded_vocab_size = 1;
@@ -52,6 +67,7 @@ void save_contents(const std::filesystem::path& directory, const CheckpointConte
                    SaveFormat format, const MegatronLayout& layout,
                    const TransformerConfig& config) {
   if (format == SaveFormat::kNative) return save_checkpoint(directory, saved);
+  if (format == SaveFormat::kMegatron) expect_switch_experts(config);
   CheckpointContents contents = saved;
   drop_fp8_state(contents);
   if (format == SaveFormat::kTorchDist) {

@@ -58,11 +58,10 @@ RankShard::Chunk RankShard::experts_of(const Chunk& tensors, const ExpertPlace& 
     sharding = sharding.on_rank(place.expert * whole[0] / place.expert_ranks + local, whole[0],
                                 MeshAxis::kExpert);
     const Shape part = sharding.local(whole);
-    one.shape = Shape(part.dims().subspan(1));  // a file has no axis of experts
-    constexpr std::string_view kTogether = ".experts.experts.";
-    if (const size_t at = one.path.find(kTogether); at != std::string::npos) {
-      one.path.replace(at, kTogether.size(),
-                       ".experts.local_experts." + std::to_string(local) + ".");
+    one.shape = Shape(part.dims().subspan(1));           // a file has no axis of experts
+    constexpr std::string_view kTogether = ".experts.";  // the last one: theirs is doubled in Core
+    if (const size_t at = one.path.rfind(kTogether); at != std::string::npos) {
+      one.path.replace(at, kTogether.size(), ".local_experts." + std::to_string(local) + ".");
     }
     all.push_back(std::move(one));
   };

@@ -72,6 +72,24 @@ void add_retro_settings(const std::vector<std::string>& paths, ArgMap& args) {
   args["retro_encoder_residual"] = std::string(is_core ? "post" : "pre");
 }
 
+// The router's settings of experts under the older names. Compat: core_r0.5.0 ignores its flags
+// there, and gives a token one expert, of Sinkhorn's choice in training.
+void add_switch_settings(const std::vector<std::string>& paths, ArgMap& args) {
+  const bool is_switch = std::ranges::any_of(paths, [](const std::string& path) {
+    return path.find(".mlp.local_experts.") != std::string::npos;
+  });
+  const std::string balancing = text_of(args["moe_router_load_balancing_type"]);
+  const bool is_known = balancing.find("sinkhorn") != std::string::npos &&
+                        value_or<int64_t>(args, "moe_router_topk", 0) == 1;
+  if (!is_switch || is_known) return;
+  args["moe_router_topk"] = int64_t{1};
+  args["moe_router_load_balancing_type"] = std::string("sinkhorn");
+  args["moe_aux_loss_coeff"] = 0.0;
+  args["moe_z_loss_coeff"] = ArgValue();
+  args["moe_input_jitter_eps"] = ArgValue();
+  args["megatron_compat"] = std::string("0.5");
+}
+
 // The number of an expert in its file, which is removed from the path: the rest is the name that
 // all experts share in the format torch_dist.
 std::optional<int64_t> take_expert(std::string& path) {
@@ -365,7 +383,9 @@ MegatronCheckpoint::MegatronCheckpoint(fs::path directory, Parts parts)
   if (args == nullptr) return;
   args_ = megatron_args(*args);
   if (is_decoder_only(kind_) && dist_ == nullptr) {
-    add_retro_settings(paths_in(ranks_.front()), args_);
+    const std::vector<std::string> paths = paths_in(ranks_.front());
+    add_retro_settings(paths, args_);
+    add_switch_settings(paths, args_);
   }
   const auto vocabulary = value_or<int64_t>(args_, "orig_vocab_size", 0);
   const bool is_conversion = is_release(directory_) || iteration_in(root) == 0;

@@ -100,6 +100,14 @@ class RankWriter {
     }
     pickle_.begin_ordered_dict();
     write_flat(chunk, inside);
+    for (const RankParameter& parameter : chunk) {
+      constexpr std::string_view kWeight = "weight";
+      const std::string_view path = parameter.path;
+      if (!path.starts_with(inside) || path.find(".mlp.local_experts.") == path.npos) continue;
+      if (!path.ends_with(kWeight)) continue;
+      const std::string_view module = path.substr(0, path.size() - kWeight.size());
+      key(fmt::format("{}_extra_state", module.substr(inside.size()))), pickle_.none();
+    }
     if (group == "encoder" || group == "decoder") {
       write_extra_states(chunk, "layers.{i}.", inside,
                          is_encoder_decoder(kind_) && group == "decoder");
@@ -271,12 +279,7 @@ std::vector<std::string> problems(const CheckpointContents& contents,
 
 void write_megatron_files(const fs::path& directory, const CheckpointContents& contents,
                           const MegatronLayout& layout) {
-  std::vector<std::string> found = problems(contents, layout);
-  if (value_or<int64_t>(contents.args, "num_experts", 0) > 0 && !is_core(layout.naming)) {
-    found.emplace_back(
-        "experts have no place in the files of --save-format megatron; use megatron-core, "
-        "torch_dist or native");
-  }
+  const std::vector<std::string> found = problems(contents, layout);
   if (!found.empty()) throw ConfigError(found);
   for (int64_t pipeline = 0; pipeline < layout.pipeline_model_parallel_size; ++pipeline) {
     for (int64_t tensor = 0; tensor < layout.tensor_model_parallel_size; ++tensor) {
