@@ -20,34 +20,18 @@ fi
 mountpoint -q "$debian/proc" || mount -t proc proc "$debian/proc"  # the program looks for its own place there
 inside() { chroot "$debian" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/opt DEBIAN_FRONTEND=noninteractive bash -euc "$1"; }
 
-# Trains and writes with the program of that name, in the folder /try of the system.
-cat >"$work/try.sh" <<'END'
-megatron=$1
-rm -rf /try && mkdir /try && cd /try
-for i in $(seq 300); do echo "line $i of a text about rivers, bridges and the sea"; done >text.txt
-sed 's/.*/{"text": "&"}/' text.txt >text.jsonl
-$megatron train-tokenizer --input text.txt --output-dir tok --vocab-size 300 >log
-$megatron preprocess-data --input text.jsonl --output-prefix text --append-eod \
-  --tokenizer-type GPT2BPETokenizer --vocab-file tok/vocab.json --merge-file tok/merges.txt >>log
-$megatron pretrain-gpt --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 \
-  --max-position-embeddings 32 --micro-batch-size 4 --global-batch-size 4 --lr 1e-3 --train-iters 10 \
-  --data-path text_text_document --vocab-file tok/vocab.json --merge-file tok/merges.txt --log-interval 10 \
-  --save ckpt --save-interval 10 >>log 2>&1 || { tail log; exit 1; }
-grep -o 'iteration *10/.*lm loss: [^|]*' log
-$megatron generate --load ckpt --prompt 'line' --max-new-tokens 5
-END
-cp "$work/try.sh" "$debian/opt/try.sh"
+cp scripts/try_program.sh "$debian/opt/try.sh"
 
 echo "== the tarball, beside nothing but Debian's minimal system"
 tar -xf "$folder"/megatron-*-x86_64.tar.xz -C "$debian/opt"
-inside 'bash -eu /opt/try.sh /opt/megatron-*-x86_64/bin/megatron'
+inside 'bash /opt/try.sh /opt/megatron-*-x86_64/bin/megatron'
 rm -rf "$debian"/opt/megatron-*
 
 echo "== the Debian packages"
 cp /etc/resolv.conf "$debian/etc/resolv.conf"
 cp "$folder"/*.deb "$debian/opt/"
 inside 'apt-get -qq update && apt-get -qq install --no-install-recommends -y /opt/megatron_*.deb >/opt/log 2>&1 || { tail /opt/log; exit 1; }
-  bash -eu /opt/try.sh megatron
+  bash /opt/try.sh megatron
   gzip -t /usr/share/man/man1/megatron.1.gz 2>/dev/null || test -s /usr/share/man/man1/megatron.1
   bash -n /usr/share/bash-completion/completions/megatron'
 echo "== the library"

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "megatron/core/file.h"
 #include "tests/program/layout.h"
 #include "tests/program/process_tree.h"
 #include "tests/program/program_test.h"
@@ -46,19 +47,18 @@ class SlurmTest : public ProgramTest {
     for (const std::string& word : flags("threads").words()) words.push_back(word);
     return expect_metrics(run("launch", words), "threads");
   }
-  // The script of docs/parallel.md; its first argument is the program.
-  fs::path batch_script() const {
-    std::ifstream file(source_path("docs/parallel.md"));
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    const size_t begin = text.find("#!/bin/bash\n");
-    text = text.substr(begin, text.find("```", begin) - begin);
+  // A script of examples/slurm; its first argument is the program.
+  fs::path batch_script(const std::string& name) const {
+    std::string text = read_text(source_path("examples/slurm/" + name + ".sbatch"));
     const std::string program = " megatron ";
-    text.replace(text.find(program), program.size(), " ");
-    std::ofstream(path("script")) << text;
-    return path("script");
+    const size_t srun = text.find("\nsrun ");
+    text.replace(text.find(program, srun), program.size(), " \"$PROGRAM\" ");
+    text.insert(srun + 1, "PROGRAM=$1\nshift\n");
+    std::ofstream(path(name + ".sbatch")) << text;
+    return path(name + ".sbatch");
   }
-  Words by_sbatch(const std::string& name) const {
-    return {"sbatch", "--wait", "--output=" + path(name + ".out").string(), batch_script()};
+  Words by_sbatch(const std::string& name, const std::string& script) const {
+    return {"sbatch", "--wait", "--output=" + path(name + ".out").string(), batch_script(script)};
   }
   static Words two_on_each() { return {"srun", "-N", "2", "-n", "4", "--ntasks-per-node=2"}; }
 };
@@ -74,7 +74,9 @@ TEST_F(SlurmTest, StepsHaveTheBitsOfThreads) {
   expect_same("two_on_each", two_on_each());
   expect_same("three_and_one", {"srun", "-N", "2", "-n", "4", "--distribution=pack"});
   expect_same("address", two_on_each(), {{"MASTER_ADDR", "left"}, {"MASTER_PORT", "29517"}});
-  expect_same("script", by_sbatch("script"));
+  for (const char* const script : {"tasks", "launch"}) {
+    expect_same(script, by_sbatch(script, script));
+  }
   if (std::system("srun --mpi=list 2>&1 | grep -q pmix") == 0) {
     expect_same("pmix", {"srun", "--mpi=pmix", "-N", "2", "-n", "4", "--ntasks-per-node=2"});
   }
@@ -99,9 +101,10 @@ TEST_F(SlurmTest, AKilledRankEndsTheStep) {
 
 // scancel ends a step as the time limit and --signal do: by SIGTERM.
 TEST_F(SlurmTest, ASignalSavesACheckpoint) {
-  for (const bool is_batch : {false, true}) {
-    const std::string name = is_batch ? "batch" : "step";
-    Words launcher = is_batch ? by_sbatch(name) : two_on_each();
+  for (const std::string script : {"", "tasks", "launch"}) {
+    const bool is_batch = !script.empty();
+    const std::string name = is_batch ? script : "step";
+    Words launcher = is_batch ? by_sbatch(name, script) : two_on_each();
     launcher.insert(launcher.begin() + 1, "--job-name=" + name);
     Running running("pretrain-gpt", long_flags(name).words(), {.launcher = launcher});
     const fs::path log = path(name + ".out");
