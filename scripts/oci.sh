@@ -83,7 +83,7 @@ image_tool run "$container" -- ldconfig
 image_tool config "${settings[@]}" --entrypoint '["megatron"]' --cmd --help --workingdir / "$container"
 readonly archive=$out/megatron-$version-$kind.tar
 rm -f "$archive"
-image_tool commit --quiet --rm "$container" "oci-archive:$archive:megatron:$version-$kind" >/dev/null
+image_tool commit --quiet --rm --disable-compression=false "$container" "oci-archive:$archive:megatron:$version-$kind" >/dev/null
 ls -l "$archive"
 
 [[ $try ]] || exit 0
