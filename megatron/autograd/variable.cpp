@@ -180,6 +180,7 @@ std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
                                      const std::vector<Variable>& inputs,
                                      JointBackwardFunction backward) {
   std::vector<Variable> results;
+  results.reserve(ys.size());
   for (Tensor& y : ys) results.emplace_back(std::move(y));
   bool any = false;
   for (const Variable& input : inputs) any = any || input.requires_grad();

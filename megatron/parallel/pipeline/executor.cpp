@@ -46,7 +46,7 @@ class Stage {
           forward(steps[i], std::move(received));
           break;
         case Pass::kBackward:
-          backward(steps[i], std::move(received));
+          backward(steps[i], received);
           break;
         case Pass::kWeight:
           weight(steps[i]);
@@ -141,7 +141,7 @@ class Stage {
     for (Variable& sent : activations) sent.release_data();
   }
 
-  void backward(const PipelineStep& step, std::vector<Tensor> received) {
+  void backward(const PipelineStep& step, const std::vector<Tensor>& received) {
     const auto found = in_flight_.find({step.chunk, step.microbatch});
     invariant(found != in_flight_.end(), "a plan runs each microbatch forward before backward");
     InFlight flight = std::move(found->second);

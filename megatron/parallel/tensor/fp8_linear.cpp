@@ -48,7 +48,7 @@ bool gathers_in_fp8(const Fp8Layer& fp8, const Tensor& part, const TensorParalle
 
 // Gathers [s/tp, b, ..] with sequence parallelism. All ranks round with the scale of all rows, so
 // the result equals rounding after the gather, at one byte per element.
-Whole whole(const Fp8Layer& fp8, Fp8Tensor which, const Tensor& part, Fp8Parts parts,
+Whole whole(const Fp8Layer& fp8, Fp8Tensor which, const Tensor& part, const Fp8Parts& parts,
             const TensorParallel& tp) {
   if (!gathers_in_fp8(fp8, part, tp)) {
     const Tensor wide = whole_rows(part, tp);
