@@ -147,8 +147,9 @@ function extend(run, more) {
 function positionOf(run) {
   const whole = +run.settings.train_iters;
   if (!(whole > 0)) return `iteration ${run.last}`;
-  const ms = run.series.elapsed_ms_per_iteration?.v.at(-1);
-  const left = whole > run.last && ms ? `, about ${duration((whole - run.last) * ms / 1000)} left` : "";
+  const times = (run.series.elapsed_ms_per_iteration?.v ?? []).slice(-10);
+  const ms = times.reduce((sum, time) => sum + time, 0) / times.length;
+  const left = whole > run.last && times.length ? `, about ${duration((whole - run.last) * ms / 1000)} left` : "";
   return `iteration ${run.last} of ${whole}${left}`;
 }
 

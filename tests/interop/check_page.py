@@ -97,8 +97,11 @@ def check_texts(browser, url, folder):
     browser.wait_for("copied === 'Hello <b>you</b>'")
     say("Copy copies a text")
 
-    ask(browser, "Stop", 32)
-    browser.value("document.getElementById('halt').click()")
+    browser.value("""
+      document.getElementById('prompt').value = 'Stop';
+      document.getElementById('ask').requestSubmit();
+      document.getElementById('halt').click();
+    """)
     browser.wait_for("!document.getElementById('go').disabled")
     assert browser.value("document.getElementById('status').textContent") == "stopped"
     say("Stop ends a text")
