@@ -34,12 +34,13 @@ ls -l "$wheel"
 [[ -n $try ]] || exit 0
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'umount "$debian/proc" 2>/dev/null || true; rm -rf "$work"' EXIT
 if [[ -z $debian ]]; then
   scripts/bootstrap.sh debootstrap
   debian=$work/debian
   debootstrap --variant=minbase --include=python3-venv bookworm "$debian" >"$work/log" || { tail "$work/log" >&2; exit 1; }
 fi
+mountpoint -q "$debian/proc" || mount -t proc proc "$debian/proc"  # programs look for their own place there
 rm -rf "$debian/opt/wheel"
 mkdir -p "$debian/opt/wheel"
 "$build/tools/bin/pip" download --quiet --disable-pip-version-check --dest "$debian/opt/wheel" numpy
@@ -68,8 +69,8 @@ inside 'cd /opt && /opt/venv/bin/python wheel/try.py | grep ^try:'
 losses=$(inside 'cd /opt && /opt/venv/bin/python wheel/try.py | grep ^try:' MEGATRON_CPU=avx2)
 if command -v qemu-x86_64 >/dev/null; then  # a processor with AVX2 and nothing later
   emulated=$(env -i PYTHONHOME="$debian/usr" PYTHONPATH="$(echo "$debian"/opt/venv/lib/python3*/site-packages)" \
-    qemu-x86_64 -L "$debian" -cpu Haswell "$(realpath "$debian/usr/bin/python3")" "$debian/opt/wheel/try.py" --module |
-    grep ^try:)
+    qemu-x86_64 -L "$debian" -cpu Haswell "$(realpath "$debian/usr/bin/python3")" "$debian/opt/wheel/try.py" --module \
+    2>"$work/errors" | grep ^try:) || { tail -n 5 "$work/errors" >&2; exit 1; }
   [[ $emulated == "$losses" ]] ||
     { echo "wheel: a processor with AVX2 computes $emulated, and MEGATRON_CPU=avx2 $losses" >&2; exit 1; }
 else

@@ -106,6 +106,7 @@ class PythonTrainer final : public WorldUser {
       settings.set_argument(nb::cast<std::string>(name), argument_of(value));
     }
     const ModelKind kind = kind_of(model);
+    const nb::handle held = task;
     std::unique_ptr<api::Task> made = make_task(std::move(task), kind);
     const api::World place = world_ != nullptr ? world_->get() : api::World();
     run_.open([&] {
@@ -115,6 +116,7 @@ class PythonTrainer final : public WorldUser {
       return run;
     });
     if (world_ != nullptr) world_->add(*this);
+    task_ = held;
   }
   ~PythonTrainer() override {
     if (world_ != nullptr) world_->remove(*this);
@@ -132,12 +134,30 @@ class PythonTrainer final : public WorldUser {
     check_signals();
     return result;
   }
-  void close() override { run_.close(); }
+  void close() override {
+    run_.close([this] { task_ = {}; });
+  }
+
+  // The garbage collector of Python sees the task, which may refer to the trainer.
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<PythonTrainer>(self)->task_.ptr());
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    if (nb::inst_ready(self)) nb::inst_ptr<PythonTrainer>(self)->close();
+    return 0;
+  }
 
  private:
   const std::shared_ptr<RankWorld> world_;
+  nb::handle task_;  // of the run, which keeps it; null after close()
   Guarded<Run, SecondCall::kThrows> run_{"the trainer"};
 };
+
+PyType_Slot trainer_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonTrainer::traverse)},
+                               {Py_tp_clear, reinterpret_cast<void*>(&PythonTrainer::clear)},
+                               {0, nullptr}};
 
 // The arrays of a dict by the names of Batch's fields, which the dict keeps.
 api::Batch batch_of(const nb::dict& arrays) {
@@ -296,7 +316,7 @@ void bind_trainer(nb::module_& m) {
 
   using T = PythonTrainer;
   using nb::arg;
-  nb::class_<T>(m, "Trainer")
+  nb::class_<T>(m, "Trainer", nb::type_slots(trainer_slots))
       .def(nb::init<nb::handle, nb::handle, const std::string&, nb::object,
                     std::shared_ptr<RankWorld>, const std::string&>(),
            arg("settings"), arg("arguments"), arg("model_config"), arg("task").none(),

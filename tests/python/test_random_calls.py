@@ -1,6 +1,9 @@
 """Calls with arguments of any type, shape and order, and from several threads: exceptions, never a crash."""
 
+import os
 import random
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -10,7 +13,8 @@ import megatron_cpp as mg
 from conftest import TINY
 
 
-def test_a_thousand_calls(checkpoint, choices, tmp_path):
+def test_a_thousand_calls(checkpoint, tmp_path):
+    choices = random.Random(int(os.environ.get("MG_RANDOM_SEED", "7")))
     model = mg.Model.from_pretrained(checkpoint)
     engine = mg.Engine(model, max_rows=2, cache_tokens=128)
     trainer = mg.Trainer(TINY)
@@ -88,3 +92,42 @@ def test_threads_share_objects(checkpoint):
     assert not unexpected
     with pytest.raises(mg.ClosedError):
         engine.step()
+
+
+# Objects in use, in errors and in circles when the interpreter ends.
+CIRCLES = """
+import sys
+import numpy as np
+import megatron_cpp as mg
+from conftest import TINY
+
+class Own(mg.Task):
+    loss_inputs = "token_losses"
+    def loss(self, values, batch):
+        return float(values.numpy().mean()), np.full(values.shape, 1 / values.numpy().size, np.float32)
+
+kept = []
+for _ in range(3):
+    task = Own()
+    task.trainer = mg.Trainer(TINY, task=task)
+    kept.append(task.trainer.state_dict())
+    assert task.trainer.train_step().loss > 0
+    for wrong in (lambda: mg.Trainer(TINY, task=task, lr="text"), lambda: task.trainer.train_step(np.ones((1, 1), int))):
+        try:
+            wrong()
+        except mg.MegatronError as error:
+            kept.append(error)
+model = mg.Model.from_pretrained(sys.argv[1])
+engine = mg.Engine(model, max_rows=2, cache_tokens=128)
+engine.submit([1, 2], max_new_tokens=3, ignore_end=True)
+engine.step()
+kept.append((engine, model.state_dict(), model.forward([[1, 2, 3]])))
+"""
+
+
+def test_nothing_leaks(checkpoint):
+    """nanobind tells at the end of the interpreter which objects still live."""
+    done = subprocess.run([sys.executable, "-c", CIRCLES, checkpoint], capture_output=True, text=True,
+                          cwd=os.path.dirname(os.path.abspath(__file__)))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "leaked" not in done.stderr, done.stderr[-2000:]
