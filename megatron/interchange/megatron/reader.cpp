@@ -78,10 +78,12 @@ void add_switch_settings(const std::vector<std::string>& paths, ArgMap& args) {
   const bool is_switch = std::ranges::any_of(paths, [](const std::string& path) {
     return path.find(".mlp.local_experts.") != std::string::npos;
   });
-  const std::string balancing = text_of(args["moe_router_load_balancing_type"]);
-  const bool is_known = balancing.find("sinkhorn") != std::string::npos &&
+  if (!is_switch) return;
+  const auto balancing = args.find("moe_router_load_balancing_type");
+  const bool is_known = balancing != args.end() &&
+                        text_of(balancing->second).find("sinkhorn") != std::string::npos &&
                         value_or<int64_t>(args, "moe_router_topk", 0) == 1;
-  if (!is_switch || is_known) return;
+  if (is_known) return;
   args["moe_router_topk"] = int64_t{1};
   args["moe_router_load_balancing_type"] = std::string("sinkhorn");
   args["moe_aux_loss_coeff"] = 0.0;
