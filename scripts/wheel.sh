@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly build=build/wheel
-try= debian= python=python3
+try='' debian='' python=python3
 case ${1:-} in
   --try) try=1 debian=${2:-} ;;
   -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; [[ $1 == --help || $1 == -h ]] && exit 0 || exit 2 ;;
