@@ -40,10 +40,12 @@ Moving start_sum(const Tensor& x, Tensor y, const comm::Group& group) {
 // The pieces of a rank's rows, and how they travel.
 class Pieces {
  public:
-  Pieces(const Shape& shape, Stream stream, const comm::Group& experts, const comm::Group& shares)
-      : experts_(experts), shares_(shares), rows_(shape[0]) {
-    const bool is_cut = experts.size() > 1 && rows_ % 2 == 0 && rows_ > 0 &&
-                        worth_overlapping({rows_ / 2, shape[1]}, stream);
+  // `rows_of_expert`: of all ranks' tokens, in balance.
+  Pieces(int64_t rows, int64_t rows_of_expert, Stream stream, const comm::Group& experts,
+         const comm::Group& shares)
+      : experts_(experts), shares_(shares), rows_(rows) {
+    const bool is_cut = experts.size() > 1 && rows % 2 == 0 && rows > 0 &&
+                        worth_overlapping({rows_of_expert / 2, 1}, stream);
     count_ = is_cut ? 2 : 1;
   }
 
@@ -117,7 +119,8 @@ Grads backward(const Tensor& dy, const Wants& wants, const Pieces& pieces,
 Variable experts_of_ranks(const Variable& x, const Tensor& ids, const Variable& weights,
                           const ExpertMatrices& matrices, const ExpertMlpOptions& options,
                           const comm::Group& experts, const comm::Group& shares) {
-  const Pieces pieces(x.shape(), x.stream(), experts, shares);
+  const int64_t rows_of_expert = ids.numel() * experts.size() * shares.size() / options.num_experts;
+  const Pieces pieces(x.size(0), rows_of_expert, x.stream(), experts, shares);
   // The host waits for the counts of tokens while x travels.
   std::vector<Moving> arriving_ids = pieces.start_gathers(ids);
   std::vector<Moving> arriving_weights = pieces.start_gathers(weights.data());

@@ -9,9 +9,11 @@ namespace megatron {
 // all, and adds what its experts make of them. `experts` have other experts each, `shares` a share
 // of the same ones.
 //
-// Many tokens are cut into two halves: one travels while experts work on the other, and gradients
-// travel while those of the matrices are made. With top k of 8 or more nearly every token has an
-// expert on each of up to eight ranks, so that all tokens go to all of them.
+// Tokens are cut into two halves if an expert has kMinPieceRows rows of each, in balance
+// (parallel/tensor/pieces.h): one travels while experts work on the other, and gradients travel
+// while those of the matrices are made. With fewer rows the products lose more than that gains.
+// With a top k of 8 or more nearly every token has an expert on each of up to eight ranks, so that
+// all tokens go to all of them.
 //
 //   x, y [T, h]   ids, weights [T, k]: this rank's tokens
 Variable experts_of_ranks(const Variable& x, const Tensor& ids, const Variable& weights,

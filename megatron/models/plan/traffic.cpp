@@ -155,7 +155,8 @@ int64_t expert_traffic(const PlannedTraining& t, const StackPart& stack, bool on
   const double forward = c.recomputes("moe") ? 4 : 2;  // gathers and sums
   double passes = forward + 2;
   const Stream stream{Device{t.device, 0}};
-  if (only_exposed && !has_equal_tokens && worth_overlapping({tokens / 2, c.hidden_size}, stream)) {
+  if (only_exposed && !has_equal_tokens &&
+      worth_overlapping({tokens * ranks * c.moe_router_topk / c.num_experts / 2, 1}, stream)) {
     passes = forward / 2 + 0.5;
   }
   return static_cast<int64_t>(passes * layers * static_cast<double>(t.num_microbatches * sent));

@@ -104,7 +104,7 @@ TEST_P(ExpertRowsCudaTest, MovesAndWeighsRows) {
 TEST_P(ExpertRowsCudaTest, ActivatesAndWeighsRows) {
   for (const OrderCase& c : kOrderCases) {
     for (const int64_t cols : {64, 37, 520}) {
-      if (c.tokens > 1000 && cols > 64) continue;
+      if (c.tokens * c.k > 100 && cols != 37) continue;  // rows of several packs: a few
       const Tensor ids = random_choices(c.tokens, c.k, c.experts);
       const Tensor slots = order_of(ids, c).slots;
       const Tensor weights = random_normal(ids.shape(), {.seed = 9});
