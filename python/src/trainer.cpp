@@ -155,7 +155,7 @@ class PythonTrainer final : public WorldUser {
   Guarded<Run, SecondCall::kThrows> run_{"the trainer"};
 };
 
-PyType_Slot trainer_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonTrainer::traverse)},
+const PyType_Slot trainer_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonTrainer::traverse)},
                                {Py_tp_clear, reinterpret_cast<void*>(&PythonTrainer::clear)},
                                {0, nullptr}};
 
