@@ -75,6 +75,8 @@ class Steps:
 
 
 def size_of(path):
+    if path.suffix == ".idx":  # a dataset's .bin has its tokens
+        path = path.with_suffix(".bin")
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size if path.exists() else 0
