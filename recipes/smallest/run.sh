@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole way of a language model in an hour on two cores: a GPT of 7 million parameters learns the
+# The whole way of a language model on two cores: a GPT of 7 million parameters learns the
 # small corpus of recipes/corpus/corpus.py, is killed on the way and goes on with the same bits, is
 # measured on held-out texts, writes, and becomes a model of transformers.
 #
