@@ -137,7 +137,7 @@ StragglerLog::Report StragglerLog::report() {
     for (int64_t i = 0; i < num_named_; ++i) {
       const std::vector<OfRank> next = largest_of_ranks({slow, fast}, world_);
       bottom += fmt::format(" {:.2f}/{},", teraflops(next[0].value), next[0].rank);
-      top = fmt::format(" {:.2f}/{},", teraflops(-next[1].value), next[1].rank) + top;
+      top.insert(0, fmt::format(" {:.2f}/{},", teraflops(-next[1].value), next[1].rank));
       if (next[0].rank == world_.rank()) slow = kNamed;
       if (next[1].rank == world_.rank()) fast = kNamed;
     }
