@@ -45,7 +45,8 @@ struct LossResult {
   std::vector<std::pair<std::string, double>> logged = {};
 };
 
-// Changes of a training, most of them of a GPT's (see Trainer). Each function's default changes nothing.
+// Changes of a training, most of them of a GPT's (see Trainer). Each function's default changes
+// nothing.
 class Task {
  public:
   virtual ~Task() = default;

@@ -6,6 +6,13 @@ namespace {
 
 using HeadNormCudaTest = CudaDtypeTest;
 
+// Fused products on one device leave other roundings where the two products of a rotation nearly
+// cancel; normalized channels are below 8.
+Tolerance head_norm_tolerance(DType dtype) {
+  return dtype == DType::kFloat32 ? Tolerance{.relative = 1e-6, .absolute = 1e-6}
+                                  : tolerance_of(dtype);
+}
+
 TEST_P(HeadNormCudaTest, NormalizesAndRotatesInPlace) {
   for (const HeadNormCase& c : head_norm_cases()) {
     expect_twins(
@@ -17,7 +24,7 @@ TEST_P(HeadNormCudaTest, NormalizesAndRotatesInPlace) {
               kernels::has_head_norms(t[0].view(), c.heads, c.groups, norms, rotation, stream));
           kernels::norm_heads_inplace(t[0].view(), c.heads, c.groups, norms, rotation, stream);
         },
-        {.what = c.name});
+        {.tolerance = head_norm_tolerance(GetParam()), .what = c.name});
   }
 }
 
