@@ -155,9 +155,10 @@ class PythonTrainer final : public WorldUser {
   Guarded<Run, SecondCall::kThrows> run_{"the trainer"};
 };
 
-const PyType_Slot trainer_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&PythonTrainer::traverse)},
-                               {Py_tp_clear, reinterpret_cast<void*>(&PythonTrainer::clear)},
-                               {0, nullptr}};
+const PyType_Slot trainer_slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(&PythonTrainer::traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(&PythonTrainer::clear)},
+    {0, nullptr}};
 
 // The arrays of a dict by the names of Batch's fields, which the dict keeps.
 api::Batch batch_of(const nb::dict& arrays) {
