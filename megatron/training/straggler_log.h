@@ -76,7 +76,7 @@ class StragglerLog {
   void end(Work work);
   // Adds the times of passes on a GPU that are over.
   void collect(bool waits);
-  // How many times as long as the mean of the others of its pipeline stage this rank computed.
+  // The time that this rank computed, divided by the mean of the others of its pipeline stage.
   double slowness(double milliseconds) const;
   std::string warning_of(const OfRank& slowest);
 

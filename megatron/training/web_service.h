@@ -22,7 +22,7 @@ class WebError : public Error {
   std::string answer_;
 };
 
-// How requests say who sends them; all empty: they do not.
+// Credentials of requests; all empty: none.
 struct WebLogin {
   std::string token = {};  // Authorization: Bearer
   std::string user = {};   // Authorization: Basic

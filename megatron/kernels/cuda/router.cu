@@ -21,7 +21,7 @@ __device__ __forceinline__ float single_derivative(float x, RouterScore score) {
   return score == RouterScore::kSigmoid ? s * (1.0f - s) : 0.5f * s / sqrtf(softplus(x));
 }
 
-// How a token chooses its experts.
+// The rule by which a token chooses experts.
 struct ChoiceRule {
   const float* bias;
   RouterOptions options;

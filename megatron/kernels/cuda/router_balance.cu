@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kBalanceThreads)
       f(t, costs);
     }
   };
-  // Of a token whose experts have the factors d.
+  // The factor of a token whose experts have the factors d.
   const auto d0_of = [&](ExpertRow<kLane>& costs, const float* d) {
     float sum = 0;
     costs.each([&](float x, int e) { sum += e < experts ? d[e] * x : 0.0f; });

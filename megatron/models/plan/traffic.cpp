@@ -177,9 +177,8 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& 
   const int64_t dp = p.data_parallel_size * p.context_parallel_size;
   const int64_t expert_dp =
       dp * p.tensor_model_parallel_size / (p.expert_model_parallel_size * expert_tensor_size(p));
-  // Of dense layers and of experts.
   struct Bytes {
-    int64_t dense, experts;
+    int64_t dense, experts;  // of parameters in each
   };
   const auto data = [&](Bytes bytes, bool is_hidden) {
     const auto sent_of = [&](int64_t part, int64_t ranks) {
