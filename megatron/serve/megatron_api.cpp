@@ -193,6 +193,7 @@ Answer answer_of(ServedModel& model, const Fields& fields, std::unique_lock<std:
   if (turn) turn.unlock();
   HttpServer::give_memory_back();
   std::vector<std::vector<int32_t>> tokens;
+  tokens.reserve(requests.size());
   for (const Request& request : requests) tokens.push_back(request.prompt);
   json logprobs = json::array();
   for (size_t i = 0; i < requests.size(); ++i) logprobs.push_back(json::array());
