@@ -44,8 +44,7 @@ class Pieces {
   Pieces(int64_t rows, int64_t rows_of_expert, Stream stream, const comm::Group& experts,
          const comm::Group& shares)
       : experts_(experts), shares_(shares), rows_(rows) {
-    const bool is_cut = experts.size() > 1 && rows % 2 == 0 && rows > 0 &&
-                        worth_overlapping({rows_of_expert / 2, 1}, stream);
+    const bool is_cut = experts.size() > 1 && rows % 2 == 0 && cuts_tokens(rows_of_expert, stream);
     count_ = is_cut ? 2 : 1;
   }
 
@@ -115,6 +114,11 @@ Grads backward(const Tensor& dy, const Wants& wants, const Pieces& pieces,
 }
 
 }  // namespace
+
+bool cuts_tokens(int64_t rows_of_expert, Stream stream) {
+  constexpr int64_t kTileRows = 24;
+  return rows_of_expert / 2 >= (stream.is_cpu() ? kTileRows : kMinPieceRows);
+}
 
 Variable experts_of_ranks(const Variable& x, const Tensor& ids, const Variable& weights,
                           const ExpertMatrices& matrices, const ExpertMlpOptions& options,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/models/plan/planned_stage.h"
+#include "megatron/parallel/expert_ranks.h"
 #include "megatron/parallel/tensor/pieces.h"
 #include "megatron/training/context_estimate.h"
 #include "megatron/training/flops.h"
@@ -154,9 +155,9 @@ int64_t expert_traffic(const PlannedTraining& t, const StackPart& stack, bool on
   const int64_t sent = has_equal_tokens ? part_of_ring(bytes, ranks) : bytes * (ranks - 1);
   const double forward = c.recomputes("moe") ? 4 : 2;  // gathers and sums
   double passes = forward + 2;
+  const int64_t rows_of_expert = tokens * ranks * c.moe_router_topk / c.num_experts;
   const Stream stream{Device{t.device, 0}};
-  if (only_exposed && !has_equal_tokens &&
-      worth_overlapping({tokens * ranks * c.moe_router_topk / c.num_experts / 2, 1}, stream)) {
+  if (only_exposed && !has_equal_tokens && cuts_tokens(rows_of_expert, stream)) {
     passes = forward / 2 + 0.5;
   }
   return static_cast<int64_t>(passes * layers * static_cast<double>(t.num_microbatches * sent));
