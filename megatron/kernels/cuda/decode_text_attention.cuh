@@ -284,9 +284,9 @@ struct DecodeAttention {
     publish_result(softmax, head, split, channel, tag);
     if (head % heads_of_group() == 0 && begin <= last && last < end) {
       const int64_t offset = offset_in_pages(p.pages[last >> p.page_shift], last, group);
-      for (int at = thread; at < 2 * kHead; at += kThreads) {
-        T* const to = static_cast<T*>(at < kHead ? layer.keys : layer.values);
-        to[offset + at % kHead] = from_float<T>(memory.qkv[kHead + at]);
+      for (int element = thread; element < 2 * kHead; element += kThreads) {
+        T* const to = static_cast<T*>(element < kHead ? layer.keys : layer.values);
+        to[offset + element % kHead] = from_float<T>(memory.qkv[kHead + element]);
       }
     }
   }
