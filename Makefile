@@ -9,7 +9,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 build:  ## the program, optimised: build/cpu/bin/megatron
-	@cmake --preset cpu >/dev/null && cmake --build build/cpu --parallel $(JOBS)
+	@cmake --preset cpu >/dev/null && cmake --build build/cpu --parallel $(JOBS) --target megatron
 
 debug:  ## the same without optimisation: build/debug/bin
 	@cmake --preset debug >/dev/null && cmake --build build/debug --parallel $(JOBS)
