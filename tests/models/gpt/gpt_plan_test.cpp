@@ -46,6 +46,35 @@ void make_llama(TransformerConfig& c) {
   c.num_query_groups = 2;
 }
 
+// Experts in the form of Qwen3.
+void make_experts(TransformerConfig& c) {
+  make_llama(c);
+  c.num_experts = 8;
+  c.moe_ffn_hidden_size = 48;
+  c.moe_router_topk = 2;
+  c.moe_aux_loss_coeff = {0.01};
+}
+
+// Experts in the form of DeepSeek-V3.
+void make_deepseek(TransformerConfig& c) {
+  make_experts(c);
+  c.group_query_attention = false;
+  c.num_query_groups = 0;
+  c.multi_latent_attention = true;
+  c.q_lora_rank = 24;
+  c.kv_lora_rank = 32;
+  c.qk_head_dim = 16;
+  c.qk_pos_emb_head_dim = 8;
+  c.v_head_dim = 16;
+  c.moe_layer_freq = {0, 1, 1, 1};
+  c.moe_shared_expert_intermediate_size = 48;
+  c.moe_router_score_function = RouterScore::kSigmoid;
+  c.moe_router_enable_expert_bias = true;
+  c.moe_router_num_groups = 4;
+  c.moe_router_group_topk = 2;
+  c.moe_router_dtype = DType::kFloat32;
+}
+
 // The peak is in attention.
 void make_attention_large(TransformerConfig& c) {
   c.padded_vocab_size = 32;
@@ -172,6 +201,63 @@ const GptPlanVariant kGptPlanVariants[] = {
        make_llama(c);
        recompute(c, RecomputeMethod::kBlock, 3);
      }},
+    {"experts", make_experts},
+    {"experts_bf16_micro_batch_3",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       c.params_dtype = DType::kBFloat16;
+     },
+     3},
+    {"experts_small_vocabulary",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       c.padded_vocab_size = 32;
+     }},
+    {"experts_gelu_biases",
+     [](TransformerConfig& c) {
+       c.num_experts = 4;
+       c.moe_router_topk = 1;
+       c.padded_vocab_size = 32;
+     }},
+    {"experts_shared_gated",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       c.moe_shared_expert_intermediate_size = 64;
+       c.moe_shared_expert_gate = true;
+       c.padded_vocab_size = 32;
+     }},
+    {"experts_every_other_layer",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       c.moe_layer_freq = {2};
+       c.padded_vocab_size = 32;
+     }},
+    {"experts_capacity_padded",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       c.moe_expert_capacity_factor = 1.25;
+       c.moe_pad_expert_input_to_capacity = true;
+       c.padded_vocab_size = 32;
+     }},
+    {"experts_recomputed",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       recompute(c, {"moe", "layernorm"});
+       c.padded_vocab_size = 32;
+     }},
+    {"experts_full_uniform_1",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       recompute(c, RecomputeMethod::kUniform, 1);
+       c.padded_vocab_size = 32;
+     }},
+    {"deepseek", make_deepseek},
+    {"deepseek_bf16_small_vocabulary",
+     [](TransformerConfig& c) {
+       make_deepseek(c);
+       c.params_dtype = DType::kBFloat16;
+       c.padded_vocab_size = 32;
+     }},
 };
 
 int64_t gpt_plan_at(const std::array<int64_t, kNumMemoryCategories>& bytes,
@@ -190,8 +276,12 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
       [&](const GptModel& model, RandomState& random, const Tensor& seed) -> std::vector<Variable> {
         const Tensor ids = planned_ids(config, batch);
         const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
-        const Variable hidden = model.hidden_states({.tokens = ids}, random);
-        return {token_loss(model, hidden, {.labels = ids, .loss_mask = mask, .seed = seed})};
+        std::vector<Variable> losses;
+        const Variable hidden =
+            model.hidden_states({.tokens = ids, .auxiliary_losses = &losses}, random);
+        losses.insert(losses.begin(),
+                      token_loss(model, hidden, {.labels = ids, .loss_mask = mask, .seed = seed}));
+        return losses;
       });
   trial.expect_within(0.03);
   // The scratch memory of tiny products is more than the model, and is not all there at the peak.
