@@ -7,18 +7,15 @@ more than 1e-4 of their value.
 """
 
 import argparse
-import json
 import math
-import struct
-import subprocess
 import sys
 
-import numpy as np
 import torch
 import transformers
 
+from perplexity import scored, windows_of
+
 TOLERANCE = 1e-4
-DTYPES = {4: np.int32, 8: np.uint16}
 
 
 def main():
@@ -30,15 +27,8 @@ def main():
     flags = parser.parse_args()
 
     model = transformers.AutoModelForCausalLM.from_pretrained(flags.folder, dtype=torch.float32).eval()
-    length = model.config.max_position_embeddings
-    with open(f"{flags.prefix}.idx", "rb") as file:
-        _, _, code = struct.unpack("<9sQB", file.read(18))
-    tokens = np.fromfile(f"{flags.prefix}.bin", DTYPES[code], flags.windows * length)
-    windows = [tokens[i: i + length].tolist() for i in range(0, len(tokens) - 1, length)]
-
-    lines = "".join(json.dumps({"ids": ids}) + "\n" for ids in windows)
-    result = subprocess.run([flags.megatron, "score", "--load", flags.folder], input=lines.encode(), stdout=subprocess.PIPE, check=True)
-    ours = [value for line in result.stdout.splitlines() for value in json.loads(line)["logprobs"]]
+    windows = windows_of(flags.prefix, flags.windows, model.config.max_position_embeddings)
+    ours = scored(flags.megatron, flags.folder, [{"ids": ids} for ids in windows])
     theirs = []
     with torch.no_grad():
         for ids in windows:
