@@ -190,6 +190,11 @@ void expect_possible(const GenerationBenchFlags& flags) {
   require("--max-step-tokens", flags.max_step_tokens, 1);
   require("--cache-tokens", flags.cache_tokens, 0);
   for (std::string& problem : cli::problems(flags.drafts)) wrong.push_back(std::move(problem));
+  if (has_draft_model(flags.drafts)) {
+    wrong.emplace_back(
+        "--speculative-method draft_model: the benchmark's model has random weights, which no "
+        "other model predicts; use ngram or mtp");
+  }
   if (flags.arrivals > 0 && flags.requests > 0) {
     wrong.push_back(fmt::format(
         "--requests {} are texts that all wait from the start; with --arriving-requests there are "

@@ -321,6 +321,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
 
   warn_of_ineffective(flags.drafts);
   const LoadedModel loaded = load_model(flags.model, world, has_decoder);
+  const auto drafting = load_draft_model(flags.drafts, flags.model, world);
   if (is_encoder_decoder(loaded.kind)) collectively([&] { expect_t5_flags(flags); });
   json read;
   if (world.rank() == 0) read = read_request(flags, loaded);

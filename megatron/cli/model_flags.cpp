@@ -1,10 +1,11 @@
 #include "megatron/cli/model_flags.h"
 
+#include <cstdlib>
+#include <memory>
 #include <utility>
 
-#include <cstdlib>
-
 #include "megatron/cli/launcher_settings.h"
+#include "megatron/cli/text_flags.h"
 #include "megatron/settings/tokenizer_flags.h"
 
 namespace megatron::cli {
@@ -79,6 +80,18 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
                   "Not needed: the checkpoint always defines the model.");
   table.group("tokenizer");
   add_tokenizer_flags(table, flags.tokenizer);
+}
+
+std::optional<LoadedModel> load_draft_model(DraftOptions& drafts, const ModelFlags& model,
+                                            const comm::Group& world) {
+  if (!has_draft_model(drafts)) return std::nullopt;
+  ModelChoice choice = model;
+  choice.load = drafts.speculative_model;
+  choice.ckpt_step = choice.num_attention_heads = 0;
+  choice.tokenizer = {};
+  LoadedModel loaded = load_model(choice, world);
+  drafts.draft_model = std::make_shared<const InferenceModel>(loaded.inference());
+  return loaded;
 }
 
 }  // namespace megatron::cli

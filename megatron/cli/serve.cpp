@@ -304,6 +304,7 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   const LoadedModel loaded = load_model(flags.model, world, any_kind);
   expect_flags_for(flags, loaded.kind);
   warn_of_ineffective(flags.drafts);
+  const auto drafting = load_draft_model(flags.drafts, flags.model, world);
   flags.service.engine.drafter = collectively(
       [&] { return make_drafter(flags.drafts, loaded.inference(), flags.service.engine); });
   serve::Service service(loaded.inference(), world, flags.service);

@@ -62,11 +62,20 @@ void add_draft_flags(FlagTable& table, DraftOptions& drafts) {
   table.add("--num-speculative-tokens", drafts.num_speculative_tokens,
             "Maximum draft tokens of a text that a step verifies (speculative decoding); 0: none.");
   table.add_choice("--speculative-method", drafts.speculative_method,
-                   {{"ngram", DraftMethod::kNgram}, {"mtp", DraftMethod::kMultiToken}},
-                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram), or "
-                   "those of the model's multi-token prediction (mtp).");
+                   {{"ngram", DraftMethod::kNgram},
+                    {"mtp", DraftMethod::kMultiToken},
+                    {"draft_model", DraftMethod::kModel}},
+                   "Drafts: tokens that followed the same n-gram earlier in the text (ngram), "
+                   "those of the model's multi-token prediction (mtp), or the most probable ones "
+                   "of --speculative-model (draft_model).");
+  table.add_optional("--speculative-model", drafts.speculative_model,
+                     "Checkpoint of a smaller GPT with the same vocabulary.");
   table.add("--prompt-lookup-max", drafts.prompt_lookup_max, "Longest n-gram to look for.");
   table.add("--prompt-lookup-min", drafts.prompt_lookup_min, "Shortest n-gram to look for.");
+}
+
+bool has_draft_model(const DraftOptions& drafts) {
+  return drafts.num_speculative_tokens > 0 && drafts.speculative_method == DraftMethod::kModel;
 }
 
 std::vector<std::string> problems(const DraftOptions& drafts) {
@@ -80,6 +89,11 @@ std::vector<std::string> problems(const DraftOptions& drafts) {
     found.push_back(fmt::format("--num-speculative-tokens {} must be {} or less",
                                 drafts.num_speculative_tokens, kMostDrafts));
   }
+  if (has_draft_model(drafts) && drafts.speculative_model.empty()) {
+    found.emplace_back(
+        "--speculative-method draft_model needs --speculative-model; give the checkpoint of a "
+        "smaller model with the same vocabulary");
+  }
   at_least("--prompt-lookup-min", drafts.prompt_lookup_min, 1);
   at_least("--prompt-lookup-max", drafts.prompt_lookup_max, drafts.prompt_lookup_min);
   return found;
@@ -90,6 +104,11 @@ void warn_of_ineffective(const DraftOptions& drafts) {
   if (drafts.num_speculative_tokens == 0 && !is_ngram) {
     warn(fmt::format("--speculative-method {} has no effect without --num-speculative-tokens",
                      name_of(drafts.speculative_method)));
+  }
+  if (!drafts.speculative_model.empty() && !has_draft_model(drafts)) {
+    warn(
+        "--speculative-model has no effect without --num-speculative-tokens and "
+        "--speculative-method draft_model");
   }
   if ((drafts.num_speculative_tokens == 0 || !is_ngram) &&
       (drafts.prompt_lookup_max != DraftOptions{}.prompt_lookup_max ||

@@ -35,8 +35,11 @@ void add_draw_flags(FlagTable& table, DrawFlags& flags);
 // Everything wrong with the sampling, one sentence each.
 std::vector<std::string> problems(const SamplingOptions& sampling);
 
-// --num-speculative-tokens, --speculative-method, --prompt-lookup-max, --prompt-lookup-min.
+// --num-speculative-tokens, --speculative-method, --speculative-model, --prompt-lookup-max,
+// --prompt-lookup-min.
 void add_draft_flags(FlagTable& table, DraftOptions& drafts);
+// True if drafts come from a model of their own.
+bool has_draft_model(const DraftOptions& drafts);
 std::vector<std::string> problems(const DraftOptions& drafts);
 void warn_of_ineffective(const DraftOptions& drafts);
 

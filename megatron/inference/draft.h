@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "megatron/tensor/tensor.h"
@@ -10,16 +12,20 @@
 // which the engine verifies in one forward pass.
 namespace megatron {
 
-// Where drafts come from.
-enum class DraftMethod { kNgram, kMultiToken };
-const char* name_of(DraftMethod method);  // "ngram", "mtp"
+struct InferenceModel;
 
-// Fields are flags.
+// Where drafts come from.
+enum class DraftMethod { kNgram, kMultiToken, kModel };
+const char* name_of(DraftMethod method);  // "ngram", "mtp", "draft_model"
+
+// Fields are flags, except the last.
 struct DraftOptions {
   int64_t num_speculative_tokens = 0;  // drafts of a text that a step verifies; 0: none
   DraftMethod speculative_method = DraftMethod::kNgram;
   int64_t prompt_lookup_min = 2;
   int64_t prompt_lookup_max = 4;
+  std::string speculative_model = {};  // checkpoint of the smaller model of kModel
+  std::shared_ptr<const InferenceModel> draft_model = {};  // loaded from it
 };
 
 // A text after a pass of the model over some of its tokens.

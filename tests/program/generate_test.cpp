@@ -131,6 +131,21 @@ TEST_F(GenerateTest, CountsDrafts) {
   EXPECT_EQ(outcome.out, without.out);
   EXPECT_THAT(outcome.err, testing::ContainsRegex("^draft tokens: [1-9][0-9]* verified, "
                                                   "[1-9][0-9]* accepted \\([0-9.]+%\\)\n$"));
+  const Words of_model = {"--num-speculative-tokens", "3", "--speculative-method", "draft_model",
+                          "--speculative-model"};
+  Words itself = of_model;
+  itself.push_back(golden("hf/bloom").string());
+  const Outcome by_model = with(itself);
+  EXPECT_EQ(by_model.out, without.out);
+  EXPECT_THAT(by_model.err,
+              testing::ContainsRegex("[1-9][0-9]* verified, [1-9][0-9]* accepted \\(100.0%\\)\n$"));
+  Words other = of_model;
+  other.push_back(golden("quantized/fp8-blocks").string());
+  EXPECT_THAT(with(other).err, HasSubstr("--speculative-model has a vocabulary of "));
+  EXPECT_THAT(with({"--num-speculative-tokens", "3", "--speculative-method", "draft_model"}).err,
+              HasSubstr("--speculative-method draft_model needs --speculative-model"));
+  EXPECT_THAT(with({"--speculative-model", "x"}).err,
+              HasSubstr("--speculative-model has no effect without --num-speculative-tokens"));
   EXPECT_THAT(with({"--speculative-method", "mtp"}).err,
               HasSubstr("--speculative-method mtp has no effect without --num-speculative-tokens"));
   EXPECT_THAT(with({"--num-beams", "2", "--num-speculative-tokens", "65"}).err,

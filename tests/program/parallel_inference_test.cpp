@@ -143,6 +143,11 @@ TEST_F(ParallelInferenceTest, DraftsLeaveTextsAsTheyAre) {
       SCOPED_TRACE("tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp));
       expect_same(generated(saved, layout, drafts.with("--speculative-method", "mtp"), kPrompts),
                   want);
+      expect_same(generated(saved, layout,
+                            drafts.with("--speculative-method", "draft_model")
+                                .with("--speculative-model", saved.string()),
+                            kPrompts),
+                  want);
     }
   }
 
