@@ -34,11 +34,11 @@ class Usage:
             pass  # it has ended
 
     def tenth(self, number):
-        """The median MiB, the most files and the CPU seconds per unit of a tenth of the progress, from 0."""
+        """The median MiB and files, and the CPU seconds per unit, of a tenth of the progress, from 0."""
         end = self.rows[-1][0]
         rows = [row for row in self.rows if number * end <= 10 * row[0] <= (number + 1) * end]
         progress = max(1, rows[-1][0] - rows[0][0])
-        return statistics.median(row[1] for row in rows), max(row[2] for row in rows), (rows[-1][3] - rows[0][3]) / progress
+        return statistics.median(row[1] for row in rows), statistics.median_low(row[2] for row in rows), (rows[-1][3] - rows[0][3]) / progress
 
     def report(self, units):
         """Prints both tenths; true if the last one needs more."""

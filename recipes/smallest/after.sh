@@ -89,15 +89,15 @@ for kind in ("books", "manuals", "docs", "code"):
             print(json.dumps({"text": json.loads(line)["text"][:200]}))
 PY
   local generate=("$megatron" generate --load "$out/checkpoint" --prompt-file "$out/prompts.jsonl" --json --max-new-tokens 64)
-  local draws method
+  local draws words method drafts
   for draws in "--greedy" "--temperature 0.8 --seed 1"; do
-    # shellcheck disable=SC2086
-    "${generate[@]}" $draws >"$out/texts.jsonl"
+    read -ra words <<<"$draws"
+    "${generate[@]}" "${words[@]}" >"$out/texts.jsonl"
     for method in ngram draft_model; do
+      drafts=(--num-speculative-tokens 3 --speculative-method "$method")
+      [[ $method == ngram ]] || drafts+=(--speculative-model "$out/draft")
       echo "$draws, $method:"
-      # shellcheck disable=SC2086
-      "${generate[@]}" $draws --num-speculative-tokens 3 --speculative-method "$method" \
-        $([[ $method == ngram ]] || echo --speculative-model "$out/draft") >"$out/drafted.jsonl"
+      "${generate[@]}" "${words[@]}" "${drafts[@]}" >"$out/drafted.jsonl"
       cmp "$out/texts.jsonl" "$out/drafted.jsonl"
     done
   done

@@ -156,6 +156,9 @@ TEST(BenchGenerationTest, NamesFlagsThatNoTextCanHave) {
                        "--max-step-tokens", "1"}),
               HasSubstr("--arriving-requests 1 have all arrived before --generate-rows 3"));
   EXPECT_THAT(refusal({"--num-speculative-tokens", "-1"}), HasSubstr("must be 0 or more"));
+  EXPECT_THAT(refusal({"--num-speculative-tokens", "1", "--speculative-method", "draft_model",
+                       "--speculative-model", "x"}),
+              HasSubstr("--speculative-method draft_model: the benchmark's model has random"));
   EXPECT_THAT(refusal({"--new-tokens", "1"}), HasSubstr("--new-tokens 1 must be at least 2"));
   EXPECT_THAT(refusal({"--new-tokens", "60"}), HasSubstr("more than the 64 positions"));
 }
