@@ -82,17 +82,21 @@ void measure(const char* name, const Experts& x, int64_t n, int64_t k, bool is_s
     kernels::grouped_matmul_gradient(dw.view(), out.view(), in.view(), offsets.view(), 1.0f,
                                      stream);
   });
-  const double wgrad16 = rate([&] {
-    kernels::grouped_matmul_gradient(dw16.view(), out.view(), in.view(), offsets.view(), 0.0f,
-                                     stream);
-  });
+  const auto gradient16 = [&](float beta) {
+    return rate([&] {
+      kernels::grouped_matmul_gradient(dw16.view(), out.view(), in.view(), offsets.view(), beta,
+                                       stream);
+    });
+  };
+  const double wgrad16 = gradient16(0.0f);
+  const double added16 = gradient16(1.0f);
   const ConstView one{w.view().data, {n, k}, DType::kBFloat16};
   const double dense = rate([&] {
     kernels::matmul(out.view(), in.view(), Transpose::kNo, one, Transpose::kYes, ConstView{}, 0.0f,
                     stream);
   });
-  std::printf("%-30s %-4s %-8s %6.0f %6.0f %6.0f %6.0f %6.0f\n", x.name, name,
-              is_skewed ? "skewed" : "balanced", forward, dgrad, wgrad, wgrad16, dense);
+  std::printf("%-30s %-4s %-8s %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f\n", x.name, name,
+              is_skewed ? "skewed" : "balanced", forward, dgrad, wgrad, wgrad16, added16, dense);
 }
 
 }  // namespace
@@ -103,8 +107,8 @@ int main() {
   const Device gpu{DeviceType::kCuda, 0};
   use_device(gpu);
   const OwnedStream queue(gpu);
-  std::printf("%-30s %-4s %-8s %6s %6s %6s %6s %6s  TFLOP/s\n", "experts", "", "groups", "y", "dx",
-              "dw+=", "dw16", "dense");
+  std::printf("%-30s %-4s %-8s %6s %6s %6s %6s %6s %6s  TFLOP/s\n", "experts", "", "groups", "y",
+              "dx", "dw+=", "dw16", "dw16+=", "dense");
   for (const Experts& experts : kExperts) {
     for (const bool is_skewed : {false, true}) {
       measure("fc1", experts, 2 * experts.width, experts.hidden, is_skewed, queue.get());
