@@ -5,9 +5,16 @@
 namespace megatron::kernels {
 namespace {
 
-// Throws unless `main` is fp32, or the remainder of a bf16 model.
-void expect_main(TensorView model, TensorView main, const char* who) {
+// Throws unless `main` is fp32, bf16 with places for its rounding, or the remainder of a bf16
+// model.
+void expect_main(TensorView model, TensorView main, const GroupRanges& ranges, const char* who) {
   if (main.dtype == DType::kFloat32) return;
+  if (main.dtype == DType::kBFloat16) {
+    if (!model.is_null()) expect_dtype(model.dtype, DType::kBFloat16, who);
+    expect_dtype(ranges.rounding.places.dtype, DType::kInt64, who);
+    expect_shape(ranges.rounding.places.shape, {ranges.rounding.ends.numel(), kPlaceNumbers}, who);
+    return;
+  }
   expect_dtype(main.dtype, DType::kInt16, who);
   expect_dtype(model.dtype, DType::kBFloat16, who);
   expect_shape(model.shape, main.shape, who);
@@ -33,7 +40,7 @@ void expect_moment(const Moment& moment, const Shape& shape, const char* who) {
 void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream) {
-  expect_main(model, main, "adam: main");
+  expect_main(model, main, ranges, "adam: main");
   expect_moment(exp_avg, main.shape, "adam: exp_avg");
   expect_moment(exp_avg_sq, main.shape, "adam: exp_avg_sq");
   if (exp_avg.is_fp8() || exp_avg_sq.is_fp8()) {
@@ -47,7 +54,7 @@ void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream) {
-  expect_main(model, main, "sgd_momentum: main");
+  expect_main(model, main, ranges, "sgd_momentum: main");
   return dispatch<cpu::sgd_momentum, cuda::sgd_momentum>(
       "sgd_momentum", model, main, momentum_buffer, grad, ranges, numbers, state, stream);
 }
@@ -55,7 +62,7 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
 void lion(TensorView model, TensorView main, const Moment& exp_avg, ConstView grad,
           const GroupRanges& ranges, std::span<const LionNumbers> numbers, ConstView state,
           Stream stream) {
-  expect_main(model, main, "lion: main");
+  expect_main(model, main, ranges, "lion: main");
   expect_moment(exp_avg, main.shape, "lion: exp_avg");
   invariant(!exp_avg.is_fp8(), "lion: exp_avg is not in fp8");
   return dispatch<cpu::lion, cuda::lion>("lion", model, main, exp_avg, grad, ranges, numbers, state,

@@ -7,10 +7,21 @@
 #include "megatron/kernels/fp8_moment.h"
 #include "megatron/kernels/moment_code.h"
 #include "megatron/kernels/optimizer_step.h"
+#include "megatron/kernels/random_rounding.h"
 
 // Optimizer updates over flat buffers. One pass handles every element of every parameter: a step
 // reads the gradients once and reads and writes the state once.
 namespace megatron::kernels {
+
+// Divides a flat buffer into ranges by their place in parameters, for stochastic rounding.
+//   ends    [k] int64, as below; the last is at least the element count of the buffers
+//   places  [k, kPlaceNumbers] int64: a RoundingPlace each (random_rounding.h)
+//   step    number of the update, from 1: each draws other bits
+struct RoundingRanges {
+  ConstView ends = {};
+  ConstView places = {};
+  uint32_t step = 0;
+};
 
 // Divides a flat buffer into ranges, each with a group. Range i is [ends[i-1], ends[i]); the first
 // begins at 0. Both tables live on the buffers' device and do not change between steps.
@@ -22,6 +33,7 @@ struct GroupRanges {
   ConstView ends;
   ConstView groups;
   ConstView keys = {};
+  RoundingRanges rounding = {};  // for main parameters in bf16 alone
 };
 
 // One of Adam's moments.
@@ -80,8 +92,9 @@ struct LionNumbers {
 //   w -= lr (m / bias_correction1 / (sqrt(v / bias_correction2) + eps) + weight_decay w)
 //
 //   model       [n]  out  fp32 | fp16 | bf16: w rounded once; null if main is the model's own
-//   main        [n]  io   fp32: w; or int16: what w has beyond a bf16 `model` (main_param.h), which
-//                         then is input, too
+//   main        [n]  io   fp32: w; int16: what w has beyond a bf16 `model` (main_param.h), which
+//                         then is input, too; or bf16: w, rounded at random (random_rounding.h) as
+//                         ranges.rounding says; `model`, bf16 or null, gets the same bits
 //   exp_avg     [n]  io   m, rounded once; in fp8 at random
 //   exp_avg_sq  [n]  io   v, the same
 //   grad        [n]  in   fp32 | fp16 | bf16

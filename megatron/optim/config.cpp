@@ -21,10 +21,17 @@ std::vector<std::string> problems_of_types(const OptimizerConfig& c) {
           fmt::format("{} needs --use-precision-aware-optimizer; add it or remove {}", flag, flag));
     }
   }
-  if (c.main_params_dtype != DType::kFloat32) {
+  if (c.main_params_dtype == DType::kFloat16) {
     found.emplace_back(
         "--main-params-dtype fp16 is not available; use fp32, which takes 2 bytes a parameter with "
-        "--bf16, too");
+        "--bf16, too, or bf16, which takes none");
+  }
+  if (c.main_params_dtype == DType::kBFloat16) {
+    if (!c.bf16) found.emplace_back("--main-params-dtype bf16 needs --bf16; add it or use fp32");
+    if (c.optimizer == OptimizerKind::kMuon) {
+      found.emplace_back(
+          "--main-params-dtype bf16 is not available with --optimizer muon; use fp32");
+    }
   }
   for (const auto& [flag, dtype] : {types[2], types[3]}) {
     if (dtype == DType::kFloat16 && c.clip_grad == 0.0) {
@@ -43,6 +50,12 @@ std::vector<std::string> problems_of_types(const OptimizerConfig& c) {
 bool keeps_remainders(const OptimizerConfig& config, DType params_dtype) {
   return params_dtype == DType::kBFloat16 && config.main_params_dtype == DType::kFloat32 &&
          !config.optimizer_cpu_offload;
+}
+
+DType main_dtype(const OptimizerConfig& config, DType params_dtype) {
+  const bool is_narrow =
+      params_dtype == DType::kBFloat16 && config.main_params_dtype == DType::kBFloat16;
+  return is_narrow ? DType::kBFloat16 : DType::kFloat32;
 }
 
 OptimizerConfig resolved(OptimizerConfig config) {

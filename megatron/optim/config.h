@@ -81,7 +81,8 @@ struct OptimizerConfig {
   // The types of the optimizer's tensors; without it all are fp32. Arithmetic is in fp32.
   bool use_precision_aware_optimizer = false;
   DType main_grads_dtype = DType::kFloat32;   // or bf16: gradients are summed in it
-  DType main_params_dtype = DType::kFloat32;  // the only one; see keeps_remainders()
+  DType main_params_dtype = DType::kFloat32;  // or bf16: the model's own, rounded at random
+  int64_t rounding_seed = 1234;               // of main parameters in bf16: --seed; no flag
   DType exp_avg_dtype = DType::kFloat32;      // or bf16, fp16, fp8
   DType exp_avg_sq_dtype = DType::kFloat32;   // or bf16, fp16, fp8
 
@@ -96,6 +97,9 @@ OptimizerConfig resolved(OptimizerConfig config);
 // (kernels/main_param.h): for bf16, unless they are in host memory, which has no parameters to add
 // them to.
 bool keeps_remainders(const OptimizerConfig& config, DType params_dtype);
+
+// The type of the main parameters of this dtype's parameters.
+DType main_dtype(const OptimizerConfig& config, DType params_dtype);
 
 // Everything wrong with a resolved config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const OptimizerConfig& config);

@@ -124,8 +124,8 @@ std::unique_ptr<UpdateRule> Optimizer::make_rule(size_t index, size_t share,
 }
 
 bool Optimizer::has_main_copy(const ShareState& state) const {
-  return parameters_.buffers()[state.buffer].dtype != DType::kFloat32 ||
-         config_.optimizer_cpu_offload;
+  const DType dtype = parameters_.buffers()[state.buffer].dtype;
+  return dtype != main_dtype(config_, dtype) || config_.optimizer_cpu_offload;
 }
 
 Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
@@ -145,7 +145,12 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
     state.remainder = zeros({span.size()}, DType::kInt16, state_stream_);
   } else {
     const MemoryScope purpose(MemoryCategory::kOptimizer, "main parameters");
-    state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
+    const DType dtype = main_dtype(config_, buffer.dtype);
+    state.main = has_main_copy(state) ? cast(params, dtype).to(state_stream_) : params;
+    if (dtype == DType::kBFloat16) {
+      state.rounding = rounding_tables(buffer, parameters_.parameters(), span,
+                                       static_cast<uint64_t>(config_.rounding_seed), state_stream_);
+    }
   }
   for (const StateSpec& spec : state.specs) {
     const MemoryScope purpose(MemoryCategory::kOptimizer, "moments");
@@ -344,6 +349,10 @@ void Optimizer::update(ShareState& state, TensorView model, ConstView grad, Cons
                        const UpdateRates& rates, Stream stream) {
   kernels::GroupRanges ranges = ranges_in(state.update);
   if (state.update_keys.defined()) ranges.keys = std::as_const(state.update_keys).view();
+  if (state.rounding.ends.defined()) {
+    const auto step = static_cast<uint32_t>(groups_.front().step + 1);
+    ranges.rounding = {state.rounding.ends.view(), state.rounding.places.view(), step};
+  }
   const TensorView main = state.remainder.defined() ? state.remainder.view() : state.main.view();
   state.rule->update({.model = model,
                       .main = main,

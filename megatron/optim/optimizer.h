@@ -18,6 +18,7 @@
 #include "megatron/optim/host_update.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/parameter_group.h"
+#include "megatron/optim/rounding_tables.h"
 #include "megatron/optim/update_rule.h"
 
 namespace megatron {
@@ -54,7 +55,7 @@ struct OptimizerScalars {
 // Visits the state of one parameter, or the part that this rank updates, under the names of
 // Megatron's checkpoints: main_param (16-bit models only), and those of the
 // update rule (exp_avg, exp_avg_sq, momentum_buffer). `part` is the range of the parameter's
-// elements in row-major order; `tensor` [part.size()] is fp32, or bf16 if moments are, and shares
+// elements in row-major order; `tensor` [part.size()] is fp32, or bf16 if the state is, and shares
 // the optimizer's memory: saving reads it, loading writes it. Remainders of main parameters and
 // moments in fp16 and fp8 show as fp32 copies, which loading writes after prepare_load().
 using StateVisitor = std::function<void(const OptimizedParameter& parameter, std::string_view state,
@@ -66,7 +67,8 @@ using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 
 // Keeps fp32 main parameters and the state of an update rule for every parameter, and turns the
 // main gradients of an iteration into one update. With use_precision_aware_optimizer moments may
-// have 16 or 8 bits, and the main parameters of bf16 ones are kept as the 16 bits that those lack.
+// have 16 or 8 bits. The main parameters of bf16 ones are kept as the 16 bits that those lack, or
+// with main_params_dtype bf16 are the parameters themselves, to which updates round at random.
 //
 // The numbers that decide about an update (norm, overflow, clip coefficient, loss scale) stay on
 // the device, so that the host can queue the next iteration while this one runs. The host reads
@@ -127,8 +129,8 @@ class Optimizer {
     size_t buffer = 0;  // position in FlatParameters::buffers()
     size_t share = 0;   // position in FlatBuffer::shares
     FlatSpan span;      // of the buffer
-    Tensor main;        // fp32; the parameters themselves if they are fp32 and on the same side
-    Tensor remainder;   // or int16 instead of `main`: what it has beyond bf16 parameters
+    Tensor main;       // main_dtype(); the parameters themselves if they are of it and on this side
+    Tensor remainder;  // or int16 instead of `main`: what it has beyond bf16 parameters
     std::unique_ptr<UpdateRule> rule;
     std::vector<StateSpec> specs;      // of the rule
     std::vector<StateMemory> tensors;  // parallel to `specs`
@@ -137,6 +139,7 @@ class Optimizer {
     std::vector<Tensor> loaded;  // parallel to `specs`
     RangeTables update;          // ranges by parameter group
     Tensor update_keys;          // of these ranges, with moments in fp8
+    RoundingTables rounding;     // of main parameters in bf16
     RangeTables norm;            // ranges by their role in the norm
     RangeTables apart_norm;      // the same of parameters that are clipped apart
     RangeTables parameter;       // ranges by position in FlatParameters::parameters()

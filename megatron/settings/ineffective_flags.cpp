@@ -304,7 +304,7 @@ class IneffectiveFlags {
     const bool has_16_bit_moments = (has_first && c.exp_avg_dtype != DType::kFloat32) ||
                                     (has_second && c.exp_avg_sq_dtype != DType::kFloat32);
     warn_if(c.use_precision_aware_optimizer && !has_16_bit_moments &&
-                c.main_grads_dtype == DType::kFloat32,
+                c.main_grads_dtype == DType::kFloat32 && c.main_params_dtype == DType::kFloat32,
             "--use-precision-aware-optimizer has no effect with all types fp32; main parameters "
             "take 2 bytes with --bf16 anyway");
     warn_if(!has_first && (given("exp_avg_dtype") || given("exp_avg_sq_dtype")),

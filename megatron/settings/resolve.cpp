@@ -221,6 +221,7 @@ class Resolver {
     args_.optimizer.log_num_zeros_in_grad = args_.training.log_num_zeros_in_grad;
     // Compat: Megatron-LM core_r0.5.0 scales fp32 losses only with the distributed optimizer.
     OptimizerConfig& optimizer = args_.optimizer;
+    optimizer.rounding_seed = args_.training.seed;
     optimizer.clips_apart =
         args_.transformer.mtp_num_layers > 0 && args_.transformer.mtp_detach_heads;
     if (!optimizer.fp16 && !optimizer.bf16 && !parallel.use_distributed_optimizer) {

@@ -149,6 +149,61 @@ TEST_F(ZeroTest, MomentsInFp8TrainAsInFp32) {
   EXPECT_EQ(resumed, straight);
 }
 
+// bf16 parameters without a second copy: rounded at random they train as with fp32 main parameters,
+// with the same bits in every stage, and after a stop.
+TEST_F(ZeroTest, MainParametersInBf16TrainAsInFp32) {
+  const Flags wide = golden_flags()
+                         .with("--bf16")
+                         .with("--use-distributed-optimizer")
+                         .with("--use-precision-aware-optimizer")
+                         .with("--exp-avg-dtype", "bf16")
+                         .with("--eval-iters", "0")
+                         .with("--train-iters", "200")
+                         .with("--lr-decay-style", "constant");
+  const Flags narrow = wide.with("--main-params-dtype", "bf16");
+  const std::vector<Metrics> want = trained(wide, {}, "wide");
+  const std::vector<Metrics> got = trained(narrow, {}, "narrow");
+  const auto mean_of_last = [](const std::vector<Metrics>& lines) {
+    double sum = 0;
+    for (size_t i = lines.size() - 20; i < lines.size(); ++i) sum += lines[i].at("lm loss");
+    return sum / 20;
+  };
+  ASSERT_EQ(got.size(), 200U);
+  EXPECT_NE(got, want);
+  EXPECT_LT(mean_of_last(want), want.front().at("lm loss") - 1);
+  EXPECT_NEAR(mean_of_last(got), mean_of_last(want), 0.02 * mean_of_last(want));
+
+  const Flags few = narrow.with("--train-iters", "20");
+  const std::vector<Metrics> straight = trained(few, {}, "straight");
+  EXPECT_EQ(trained(few.with("--optimizer-cpu-offload"), {}, "offloaded"), straight);
+  EXPECT_EQ(trained(few, {.zero_stage = 2}, "second"), straight);
+  EXPECT_EQ(trained(few, {.zero_stage = 3}, "third"), straight);
+  const std::vector<Metrics> of_two = trained(few, {.dp = 2}, "dp2");
+  EXPECT_EQ(trained(few, {.dp = 2, .zero_stage = 2}, "dp2_second"), of_two);
+  for (const Layout& layout : {Layout{.dp = 2}, Layout{.tp = 2}, Layout{.pp = 2}}) {
+    const std::vector<Metrics> divided = trained(few, layout, "divided" + name_of(layout));
+    ASSERT_EQ(divided.size(), straight.size());
+    for (size_t i = 0; i < straight.size(); ++i) {
+      const double loss = straight[i].at("lm loss");
+      EXPECT_NEAR(divided[i].at("lm loss"), loss, 5e-3 * loss) << name_of(layout) << i;
+    }
+  }
+  const std::string saved = path("saved").string();
+  std::vector<Metrics> resumed =
+      trained(few.with("--save", saved).with("--save-interval", "10").with("--exit-interval", "10"),
+              {}, "begun");
+  for (const Metrics& line : trained(few.with("--load", saved), {}, "resumed")) {
+    resumed.push_back(line);
+  }
+  EXPECT_EQ(resumed, straight);
+  // A run with fp32 main parameters goes on from it, and the other way round.
+  EXPECT_EQ(trained(wide.with("--train-iters", "20").with("--load", saved), {}, "widened").size(),
+            10U);
+  const std::string other = path("other").string();
+  trained(wide.with("--train-iters", "10").with("--save", other), {}, "wide_saved");
+  EXPECT_EQ(trained(few.with("--load", other), {}, "narrowed").size(), 10U);
+}
+
 TEST_F(ZeroTest, AFileOfDeepSpeedDividesAsTheFlags) {
   const Layout layout{.dp = 2, .zero_stage = 3};
   const std::vector<Metrics> want =

@@ -164,6 +164,22 @@ void split(int16_t* __restrict r, const float* __restrict w, const BFloat16* __r
   for (int64_t i = 0; i < n; ++i) r[i] = remainder_of(std::bit_cast<uint32_t>(w[i]), p[i].bits);
 }
 
+// Rounds the w of elements [begin, begin + count) at random.
+void store_rounded(BFloat16* main, const float* w, int64_t begin, int64_t count,
+                   const RoundingRanges& ranges) {
+  const int64_t* ends = ranges.ends.as<int64_t>();
+  const auto* places = reinterpret_cast<const RoundingPlace*>(ranges.places.as<int64_t>());
+  int64_t range = std::upper_bound(ends, ends + ranges.ends.numel(), begin) - ends;
+  for (int64_t at = begin; at < begin + count; ++range) {
+    const RoundingPlace& place = places[range];
+    RoundingBits bits(place.key, ranges.step);
+    for (; at < std::min(begin + count, ends[range]); ++at) {
+      main[at] =
+          rounded_at_random(std::bit_cast<uint32_t>(w[at - begin]), bits.of(place.element(at)));
+    }
+  }
+}
+
 // Calls update(w, g, begin, count, group); w and g are fp32 pointers at the block's first element.
 // Converts 16-bit inputs first; finally rounds the updated w into the model's copy.
 template <class F>
@@ -172,7 +188,8 @@ void update_blocks(const char* who, TensorView model, TensorView main, ConstView
   expect_shape(grad.shape, main.shape, who);
   if (!model.is_null()) expect_shape(model.shape, main.shape, who);
   float* whole = main.dtype == DType::kFloat32 ? main.as<float>() : nullptr;
-  int16_t* remainder = whole == nullptr ? main.as<int16_t>() : nullptr;
+  BFloat16* narrow = main.dtype == DType::kBFloat16 ? main.as<BFloat16>() : nullptr;
+  int16_t* remainder = whole == nullptr && narrow == nullptr ? main.as<int16_t>() : nullptr;
   dispatch_floating(grad.dtype, who, [&]<class G>() {
     dispatch_floating(model.is_null() ? DType::kFloat32 : model.dtype, who, [&]<class P>() {
       const G* g = grad.as<G>();
@@ -190,7 +207,12 @@ void update_blocks(const char* who, TensorView model, TensorView main, ConstView
                          if constexpr (std::is_same_v<P, BFloat16>) {
                            if (remainder != nullptr) join(w, out + begin, remainder + begin, count);
                          }
+                         if (narrow != nullptr) convert(w, narrow + begin, count);
                          update(w, in_fp32(g + begin, count, g_scratch), begin, count, group);
+                         if (narrow != nullptr) {
+                           store_rounded(narrow, w, begin, count, ranges.rounding);
+                           convert(w, narrow + begin, count);  // `model` gets the same bits
+                         }
                          if (out != nullptr) convert(out + begin, w, count);
                          if constexpr (std::is_same_v<P, BFloat16>) {
                            if (remainder != nullptr)

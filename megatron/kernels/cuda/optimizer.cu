@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class Rule>
 void run(const Update<Rule>& u, int64_t n, Stream stream) {
   if (n == 0) return;
-  const bool aligned = is_aligned(u.model.data) && is_aligned(u.main) && is_aligned(u.remainder) &&
-                       is_aligned(u.grad.data) &&
+  const bool aligned = is_aligned(u.model.data) && is_aligned(u.main) && is_aligned(u.narrow) &&
+                       is_aligned(u.remainder) && is_aligned(u.grad.data) &&
                        std::all_of(u.buffers, u.buffers + Rule::kBuffers,
                                    [](const AnyOutput& buffer) { return is_aligned(buffer.data); });
   if (aligned) {

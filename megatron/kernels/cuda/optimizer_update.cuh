@@ -29,11 +29,30 @@ inline Ranges ranges_in(const GroupRanges& ranges) {
 
 // The range that holds element `at`.
 __device__ inline int64_t range_at(const Ranges& ranges, int64_t at) {
+  return end_beyond(ranges.ends, ranges.count, at);
+}
+
+// RoundingRanges on the device.
+struct Rounding {
+  const int64_t* ends;
+  const RoundingPlace* places;
+  int64_t count;
+  uint32_t step;
+};
+
+inline Rounding rounding_in(const RoundingRanges& ranges) {
+  return {ranges.ends.as<int64_t>(),
+          reinterpret_cast<const RoundingPlace*>(ranges.places.as<int64_t>()), ranges.ends.numel(),
+          ranges.step};
+}
+
+// The first of `count` rising ends beyond `at`.
+__device__ inline int64_t end_beyond(const int64_t* ends, int64_t count, int64_t at) {
   int64_t low = 0;
-  int64_t high = ranges.count - 1;
+  int64_t high = count - 1;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
-    if (ranges.ends[middle] <= at) {
+    if (ends[middle] <= at) {
       low = middle + 1;
     } else {
       high = middle;
@@ -135,11 +154,30 @@ __device__ __forceinline__ void store_remainders(int16_t* r, const float (&w)[N]
   *reinterpret_cast<Pack<int16_t, N>*>(r) = low;
 }
 
+// Rounds w[i] at random.   REQUIRES: as for store()
+template <int N>
+__device__ __forceinline__ void round_at_random(BFloat16 (&p)[N], const float (&w)[N],
+                                                const Rounding& rounding, int64_t at) {
+  int64_t range = end_beyond(rounding.ends, rounding.count, at);
+  RoundingPlace place = rounding.places[range];
+  RoundingBits bits(place.key, rounding.step);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    while (at + i >= rounding.ends[range]) {  // the vector crosses into the next range
+      place = rounding.places[++range];
+      bits = RoundingBits(place.key, rounding.step);
+    }
+    p[i] = rounded_at_random(__float_as_uint(w[i]), bits.of(place.element(at + i)));
+  }
+}
+
 template <class Rule>
 struct Update {
   AnyOutput model;     // data is null if main is the model's own
-  float* main;         // null: see remainder
+  float* main;         // null: see narrow
+  BFloat16* narrow;    // null: see remainder
   int16_t* remainder;  // of the main parameters over a bf16 model
+  Rounding rounding;   // of narrow main parameters
   AnyOutput buffers[Rule::kBuffers];
   MomentCode codes[Rule::kBuffers];  // of buffers in fp16
   AnyInput grad;
@@ -152,6 +190,8 @@ template <class Rule, int N>
 __device__ __forceinline__ void load_main(float (&w)[N], const Update<Rule>& u, int64_t at) {
   if (u.main != nullptr) {
     load(w, u.main + at);
+  } else if (u.narrow != nullptr) {
+    load(w, u.narrow + at);
   } else {
     load_joined(w, static_cast<const BFloat16*>(u.model.data) + at, u.remainder + at);
   }
@@ -159,12 +199,20 @@ __device__ __forceinline__ void load_main(float (&w)[N], const Update<Rule>& u, 
 
 template <class Rule, int N>
 __device__ __forceinline__ void store_main(const Update<Rule>& u, int64_t at, const float (&w)[N]) {
+  BFloat16 p[N];
+  if (u.narrow != nullptr) {
+    Pack<BFloat16, N> pack;
+    round_at_random(pack.elements, w, u.rounding, at);
+    *reinterpret_cast<Pack<BFloat16, N>*>(u.narrow + at) = pack;
+    if (u.model.data == nullptr) return;
+    *reinterpret_cast<Pack<BFloat16, N>*>(static_cast<BFloat16*>(u.model.data) + at) = pack;
+    return;
+  }
   if (u.model.data != nullptr) u.model.write(at, w);
   if (u.main != nullptr) {
     store(u.main + at, w);
     return;
   }
-  BFloat16 p[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) p[i] = from_float<BFloat16>(w[i]);
   store_remainders(u.remainder + at, w, p);
@@ -185,6 +233,9 @@ Update<Rule> update_of(TensorView model, TensorView main, ConstView grad, const 
   if (!model.is_null()) u.model = any_output(model, who);
   if (main.dtype == DType::kFloat32) {
     u.main = main.as<float>();
+  } else if (main.dtype == DType::kBFloat16) {
+    u.narrow = main.as<BFloat16>();
+    u.rounding = rounding_in(ranges.rounding);
   } else {
     u.remainder = main.as<int16_t>();
   }

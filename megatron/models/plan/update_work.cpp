@@ -20,9 +20,10 @@ struct Bytes {
     grad = of(t.parallel.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : params_dtype);
     param = of(params_dtype);
     const bool has_remainders = keeps_remainders(o, params_dtype);
-    main = of(has_remainders ? DType::kInt16 : DType::kFloat32);
+    const DType narrow = main_dtype(o, params_dtype);
+    main = of(has_remainders ? DType::kInt16 : narrow);
     joined = has_remainders ? param : 0;
-    rounded = params_dtype != DType::kFloat32 || o.optimizer_cpu_offload ? param : 0;
+    rounded = params_dtype != narrow || o.optimizer_cpu_offload ? param : 0;
     const auto of_moment = [](DType dtype) {
       constexpr int64_t kMany = 1 << 20;
       return static_cast<double>(kernels::moment_bytes(kMany, dtype)) / kMany;

@@ -18,9 +18,11 @@ void add_optimizer_types(FlagTable& flags, TrainingArgs& args) {
                                    {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
                                    "Type in which gradients are stored and summed."))
       .becomes("accumulate_allreduce_grads_in_fp32");
-  listed_if_given(flags.add_choice("--main-params-dtype", c.main_params_dtype,
-                                   {{"fp32", DType::kFloat32}, {"fp16", DType::kFloat16}},
-                                   "Type of main parameters; fp16 is not available."));
+  listed_if_given(flags.add_choice(
+      "--main-params-dtype", c.main_params_dtype,
+      {{"fp32", DType::kFloat32}, {"fp16", DType::kFloat16}, {"bf16", DType::kBFloat16}},
+      "Type of main parameters; bf16: those of the model, to which "
+      "updates round at random; fp16 is not available."));
   const std::initializer_list<std::pair<const char*, DType>> moments = {
       {"fp32", DType::kFloat32},
       {"fp16", DType::kFloat16},

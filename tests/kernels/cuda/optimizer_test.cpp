@@ -120,6 +120,100 @@ TEST_F(MainParamCudaTest, RemaindersFollowTheCpu) {
   }
 }
 
+// A moment in fp8 on the stream's device.
+struct Fp8Moment {
+  Tensor codes;
+  Tensor exponents;
+
+  Fp8Moment(const Tensor& x, bool is_root, Stream stream)
+      : codes(x.shape(), DType::kFloat8E4M3, stream),
+        exponents({(x.numel() + kernels::kMomentBlock - 1) / kernels::kMomentBlock}, DType::kUInt8,
+                  stream) {
+    kernels::encode_moment(moment(), x.view(), {.is_root = is_root}, stream);
+  }
+  kernels::Moment moment() { return {codes.view(), exponents.view()}; }
+};
+
+// bf16 main parameters, rounded at random, of which some are columns of a matrix: the same exact
+// arithmetic, so that every bit agrees. With and without a copy in the model.
+TEST_F(MainParamCudaTest, RandomRoundingFollowsTheCpu) {
+  const std::vector<kernels::SgdNumbers> numbers = {{.lr = 1.0}, {.lr = 0.0}, {.lr = 0.5}};
+  const std::vector<int64_t> ends = {3, 64, 70'002, kOptimizerSize};
+  const std::vector<int64_t> places = {11,
+                                       -7,
+                                       0,
+                                       1'000,
+                                       1'000,  //
+                                       12,
+                                       3,
+                                       5,
+                                       61,
+                                       61,  //
+                                       13,
+                                       64,
+                                       21,
+                                       7,
+                                       1'001,  //
+                                       14,
+                                       70'002,
+                                       int64_t{1} << 33,
+                                       kOptimizerSize,
+                                       kOptimizerSize};
+  for (const bool has_copy : {true, false}) {
+    for (const int64_t misaligned_by : {0, 1}) {
+      std::vector<Tensor> t = tables();
+      t.push_back(has_copy ? zeros({kOptimizerSize}, DType::kBFloat16, Stream{}) : Tensor());
+      t.push_back(random_normal({kOptimizerSize}, {.seed = 1, .dtype = DType::kBFloat16}));
+      t.push_back(zeros({kOptimizerSize}, DType::kFloat32, Stream{}));
+      t.push_back(random_normal({kOptimizerSize}, {.seed = 4, .stddev = 1e-3f}));
+      t.push_back(tensor_of(ends, {4}));
+      t.push_back(tensor_of(places, {4, kernels::kPlaceNumbers}));
+      expect_twins(
+          t,
+          [&](std::vector<Tensor>& x, Stream stream) {
+            kernels::GroupRanges ranges = ranges_in(x);
+            ranges.rounding = {x[6].view(), x[7].view(), 3};
+            kernels::sgd_momentum(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
+                                  x[4].view(), x[5].view(), ranges, numbers,
+                                  optimizer_decision(1.0).to(stream).view(), stream);
+          },
+          {.tolerance = Tolerance{.relative = 0, .absolute = 0}, .misaligned_by = misaligned_by});
+    }
+  }
+}
+
+// Adam in floats that may differ by an ulp: a number may become the other neighbour.
+TEST_F(MainParamCudaTest, AdamWithRandomRoundingFollowsTheCpu) {
+  const std::vector<kernels::AdamNumbers> numbers = {
+      {.lr = 1e-2, .weight_decay = 0.1}, {.lr = 3e-2, .beta1 = 0.8, .eps = 1e-6}, {.lr = 0.0}};
+  for (const bool has_fp8 : {false, true}) {
+    std::vector<Tensor> t = tables();
+    if (has_fp8) {
+      t[0] = tensor_of<int64_t>({64 * 9, kOptimizerSize}, {2});
+      t[1] = tensor_of<int32_t>({1, 0}, {2});
+    }
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 1, .dtype = DType::kBFloat16}));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 2}));
+    t.push_back(squares({kOptimizerSize}, 3));
+    t.push_back(random_normal({kOptimizerSize}, {.seed = 4, .dtype = DType::kBFloat16}));
+    t.push_back(tensor_of<int64_t>({kOptimizerSize}, {1}));
+    t.push_back(
+        tensor_of<int64_t>({9, 0, 0, kOptimizerSize, kOptimizerSize}, {1, kernels::kPlaceNumbers}));
+    expect_twins(t,
+                 [&](std::vector<Tensor>& x, Stream stream) {
+                   kernels::GroupRanges ranges = ranges_in(x);
+                   ranges.rounding = {x[6].view(), x[7].view(), 1};
+                   const Tensor keys = tensor_of<int32_t>({11, -3}, {2}).to(stream);
+                   if (has_fp8) ranges.keys = keys.view();
+                   Fp8Moment m(x[3], false, stream);
+                   kernels::adam({}, x[2].view(), has_fp8 ? m.moment() : x[3].view(), x[4].view(),
+                                 x[5].view(), ranges, numbers,
+                                 optimizer_decision(0.37).to(stream).view(), stream);
+                 },
+                 {.tolerance = tolerance_of(DType::kBFloat16)});
+  }
+}
+
 TEST_F(MainParamCudaTest, CodesOfMomentsFollowTheCpu) {
   for (const bool is_second : {false, true}) {
     const kernels::MomentCode code = {.scale = 0x1p15f, .is_root = is_second};
@@ -137,20 +231,6 @@ TEST_F(MainParamCudaTest, CodesOfMomentsFollowTheCpu) {
     }
   }
 }
-
-// A moment in fp8 on the stream's device.
-struct Fp8Moment {
-  Tensor codes;
-  Tensor exponents;
-
-  Fp8Moment(const Tensor& x, bool is_root, Stream stream)
-      : codes(x.shape(), DType::kFloat8E4M3, stream),
-        exponents({(x.numel() + kernels::kMomentBlock - 1) / kernels::kMomentBlock}, DType::kUInt8,
-                  stream) {
-    kernels::encode_moment(moment(), x.view(), {.is_root = is_root}, stream);
-  }
-  kernels::Moment moment() { return {codes.view(), exponents.view()}; }
-};
 
 TEST_F(MainParamCudaTest, CodesOfMomentsInFp8FollowTheCpu) {
   for (const bool is_second : {false, true}) {
