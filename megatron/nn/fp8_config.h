@@ -24,6 +24,9 @@ struct Fp8Config {
   Fp8AmaxAlgorithm amax_compute_algo = Fp8AmaxAlgorithm::kMostRecent;
   bool wgrad = true;          // the gradients of weights, too
   bool param_gather = false;  // data-parallel ranks gather and store weights only in FP8
+  // Weights are kept by columns, too, for the gradients of inputs; false: each product transposes
+  // the one copy.
+  bool keep_transpose_cache = true;
   bool first_last_layers_bf16 = false;
   int64_t num_layers_at_start_in_bf16 = 1;  // with first_last_layers_bf16
   int64_t num_layers_at_end_in_bf16 = 1;

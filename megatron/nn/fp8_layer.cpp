@@ -144,9 +144,22 @@ void Fp8Layer::quantize_weight() const {
     const DType dtype = fp8_dtype(config_, Fp8Tensor::kWeight);
     y.shape = weight.shape();
     y.rows = Tensor(weight.shape(), dtype, stream_);
-    y.columns = Tensor({weight.size(1), weight.size(0)}, dtype, stream_);
+  }
+  // Products by blocks need the inverses of columns, too.
+  if (!y.columns.defined() &&
+      (config_.keep_transpose_cache || config_.recipe == Fp8Recipe::kBlockwise)) {
+    y.columns = Tensor({weight.size(1), weight.size(0)}, y.rows.dtype(), stream_);
   }
   quantize(y, Fp8Tensor::kWeight, {.x = weight.view()}, {});
+  if (!config_.keep_transpose_cache) y.columns = Tensor();
+}
+
+Fp8Matrix Fp8Layer::weight_with_columns() const {
+  Fp8Matrix y = weight();
+  if (y.columns.defined()) return y;
+  y.columns = Tensor({y.shape[1], y.shape[0]}, y.rows.dtype(), stream_);
+  kernels::fp8_transpose(y.columns.view(), std::as_const(y.rows).view(), stream_);
+  return y;
 }
 
 void Fp8Layer::gather_weight_in(Tensor rows, std::function<void()> arrive) const {
@@ -164,6 +177,7 @@ void Fp8Layer::gather_weight_in(Tensor rows, std::function<void()> arrive) const
   } else {
     y.row_inverses = y.column_inverses = Tensor({1}, DType::kFloat32, stream_);
   }
+  if (!config_.keep_transpose_cache) y.columns = Tensor();
 }
 
 Shape Fp8Layer::shape_of_amax() const {
@@ -206,6 +220,7 @@ void Fp8Layer::quantize_part(const Tensor& part, int64_t begin) const {
 
 void Fp8Layer::complete_weight() const {
   Fp8Matrix& y = state_->weight;
+  if (!y.columns.defined()) return;
   kernels::fp8_transpose(y.columns.view(), std::as_const(y.rows).view(), stream_);
 }
 

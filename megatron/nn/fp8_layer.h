@@ -61,11 +61,14 @@ class Fp8Layer final : public Module {
 
   // In grad mode it updates the amax of this iteration.
   Fp8Matrix quantized(Fp8Tensor which, const kernels::Fp8Source& x, const Fp8Parts& parts) const;
-  // As of the last quantize_weight(), at a fixed address.
+  // As of the last quantize_weight(), at a fixed address. Has columns only with
+  // Fp8Config::keep_transpose_cache.
   const Fp8Matrix& weight() const {
     if (state_->arrive) state_->arrive();
     return state_->weight;
   }
+  // The weight with its columns, which it keeps or which exist as long as the result.
+  Fp8Matrix weight_with_columns() const;
   // Call after each change of the weight.
   void quantize_weight() const;
 

@@ -244,8 +244,9 @@ class IneffectiveFlags {
     if (!fp8.is_on()) {
       return warn_of(
           {"--fp8-margin", "--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo",
-           "--no-fp8-wgrad", "--fp8-recipe", "--fp8-param-gather", "--first-last-layers-bf16",
-           "--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
+           "--no-fp8-wgrad", "--fp8-recipe", "--fp8-param-gather", "--no-keep-fp8-transpose-cache",
+           "--first-last-layers-bf16", "--num-layers-at-start-in-bf16",
+           "--num-layers-at-end-in-bf16"},
           "--fp8-format");
     }
     if (fp8.recipe != Fp8Recipe::kDelayed) {

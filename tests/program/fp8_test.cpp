@@ -135,6 +135,24 @@ TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
 
 Flags gathered(const Flags& flags) { return flags.with("--fp8-param-gather"); }
 
+// Products transpose the one copy of a weight to what they read otherwise.
+TEST_F(Fp8Test, OneCopyOfWeightsChangesNoBit) {
+  const Flags gpt = golden_flags().with("--micro-batch-size", "1").with("--eval-iters", "0");
+  const Flags delayed = in_fp8(gpt.with("--bf16"));
+  const Flags tensorwise =
+      in_fp8(llama_style(gpt).with("--bf16")).with("--fp8-recipe", "tensorwise");
+  const Flags blockwise =
+      in_blocks(llama_style(gpt).with("--bf16")).with("--ffn-hidden-size", "288");
+  const Layout two{.dp = 2, .distributed_optimizer = true};
+  for (const auto& [flags, name] : {std::pair(delayed, "delayed"), std::pair(tensorwise, "tensor"),
+                                    std::pair(blockwise, "blocks")}) {
+    const std::vector<Metrics> want = trained(flags, two, name);
+    const Flags once = flags.with("--no-keep-fp8-transpose-cache");
+    expect_same_bits(trained(once, two, std::string(name) + "_once"), want, name);
+    expect_same_bits(trained(gathered(once), two, std::string(name) + "_gathered"), want, name);
+  }
+}
+
 // Weights that ranks gather in FP8 are those that they round after gathering them in the model's
 // dtype: every number of a run has the same bits, and so has its checkpoint.
 TEST_F(Fp8Test, GatheringParametersInFp8ChangesNoBit) {

@@ -138,7 +138,7 @@ Whole whole_gradient(const Tensor& part, const Saved& saved, const LayerWants& w
 Tensor input_gradient(const Fp8Matrix& dy, const Shape& shape, const Saved& saved) {
   const Tensor& weight = saved.linear.weight;
   Tensor dx(shape.with(-1, weight.size(1)), weight.dtype(), weight.stream());
-  kernels::fp8_matmul(dx.rows(), dy.by_rows(), saved.fp8->weight().by_columns(), {}, 0,
+  kernels::fp8_matmul(dx.rows(), dy.by_rows(), saved.fp8->weight_with_columns().by_columns(), {}, 0,
                       dx.stream());
   return dx;
 }

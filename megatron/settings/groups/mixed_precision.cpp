@@ -119,6 +119,12 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
                                   "with one byte per element; needs --use-distributed-optimizer.");
   gather.becomes("param_gather").is_listed = false;
   flags
+      .add_off(
+          "--no-keep-fp8-transpose-cache -> keep_fp8_transpose_cache", fp8.keep_transpose_cache,
+          "Keep one copy of weights in FP8: products for the gradients of inputs transpose it.")
+      .becomes("keep_transpose_cache")
+      .is_listed = false;
+  flags
       .add_switch("--first-last-layers-bf16", fp8.first_last_layers_bf16,
                   "Compute the first and last layers without FP8.")
       .is_listed = false;
