@@ -70,7 +70,8 @@ FlagTable flags_of(PlanFlags& flags) {
             "Tokens of a GPT server's KV cache; prints the memory of the cache.");
   table.add("--fit", flags.fit,
             "GiB of a device: plans with the recomputation of least estimated time that needs no "
-            "more, and prints its flags. 0: with that of the flags.");
+            "more, if necessary with --optimizer-cpu-offload, and prints the flags. 0: with those "
+            "given.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -87,8 +88,9 @@ struct Plan {
   int64_t num_parameters = 0;
   int64_t num_microbatches = 1;
   int64_t batch = 1;
-  double bubble = 0;  // fraction of an iteration
-  double fit = 0;     // GiB; 0: none
+  double bubble = 0;      // fraction of an iteration
+  double fit = 0;         // GiB; 0: none
+  std::string fit_flags;  // that make it fit
   InferenceWeights weights = InferenceWeights::kModel;
   int64_t inference_bytes = 0;  // of the parameters of all stages, for a tensor-parallel rank
   // The same for the KV cache of generation; 0 except for a GPT.
@@ -117,13 +119,13 @@ const GpuRoof& chosen_gpu(const std::string& flag) {
   return measured_gpu();
 }
 
-// Changes the recomputation of the planned run. Throws ConfigError if none lowers it enough.
-void fit_recomputation(Plan& plan) {
+// Changes the planned run. Throws ConfigError if nothing lowers it enough.
+void fit_run(Plan& plan) {
   const auto bytes = static_cast<int64_t>(plan.fit * static_cast<double>(1 << 30));
-  const std::optional<RecomputeConfig> way =
-      cheapest_recomputation(plan.args, plan.device, bytes, *plan.gpu);
+  const std::optional<FittedRun> way = cheapest_fit(plan.args, plan.device, bytes, *plan.gpu);
   if (way) {
-    static_cast<RecomputeConfig&>(plan.args.transformer) = *way;
+    way->apply_to(plan.args);
+    plan.fit_flags = way->flags();
     return;
   }
   const std::vector<std::string> ways = remedies(plan.args, plan.device, bytes);
@@ -155,7 +157,7 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
   if (has_gpu) plan.gpu = &chosen_gpu(flags.gpu);
   plan.is_for_this_gpu = has_gpu && flags.gpu.empty() && num_cuda_devices() > 0;
   plan.fit = flags.fit;
-  if (flags.fit > 0) fit_recomputation(plan);
+  if (flags.fit > 0) fit_run(plan);
   const PlannedTraining training = planned_training(plan.args, plan.device);
   plan.num_microbatches = training.num_microbatches;
   plan.bubble = pipeline_bubble(training);
@@ -233,9 +235,8 @@ void print_run(const Plan& plan) {
                          plan.batch, plan.args.training.micro_batch_size, plan.num_microbatches,
                          p.data_parallel_size));
   if (plan.fit == 0) return;
-  const std::string recomputed = recompute_flags(c);
   print_line(fmt::format("fit       {} GiB with {}", plan.fit,
-                         recomputed.empty() ? "no recomputation" : recomputed));
+                         plan.fit_flags.empty() ? "no recomputation" : plan.fit_flags));
 }
 
 // Whether the largest rank fits, and what would make it fit.
@@ -366,7 +367,10 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   report["world_size"] = plan.args.parallel.world_size;
   report["global_batch_size"] = plan.batch;
   report["num_microbatches"] = plan.num_microbatches;
-  if (plan.fit > 0) report["recompute_flags"] = recompute_flags(plan.model());
+  if (plan.fit > 0) {
+    report["recompute_flags"] = recompute_flags(plan.model());
+    report["fit_flags"] = plan.fit_flags;
+  }
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const RankMemory& memory = plan.stages[i];
     nlohmann::ordered_json stage;

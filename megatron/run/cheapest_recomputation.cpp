@@ -20,6 +20,18 @@ class Choice {
   Choice(const RunConfig& config, DeviceType device, int64_t bytes, const GpuRoof& gpu)
       : config_(config), device_(device), bytes_(bytes), gpu_(gpu) {}
 
+  // Without the update and the traffic of data parallelism, which are the same for all.
+  double seconds_of(const RecomputeConfig& recomputation) {
+    take(recomputation);
+    const PlannedTraining training = planned_training(config_, device_);
+    const Traffic sent = exposed_traffic(training, 0, {});
+    return estimated_step(
+               config_.transformer, config_.parallel, training.micro_batch_size,
+               training.num_microbatches, {}, device_, kCpuFlopsPerThread * num_threads(),
+               {.exposed_bytes = sent.total(), .exposed_transfers = sent.transfers}, gpu_)
+        .total();
+  }
+
   std::optional<RecomputeConfig> cheapest() {
     std::optional<RecomputeConfig> best = fewest_layers();
     for (const Timed& one : by_time()) {
@@ -42,18 +54,6 @@ class Choice {
   bool fits(const RecomputeConfig& recomputation) {
     take(recomputation);
     return needed_bytes(largest_rank_memory(planned_training(config_, device_)), device_) <= bytes_;
-  }
-
-  // Without the update and the traffic of data parallelism, which are the same for all.
-  double seconds_of(const RecomputeConfig& recomputation) {
-    take(recomputation);
-    const PlannedTraining training = planned_training(config_, device_);
-    const Traffic sent = exposed_traffic(training, 0, {});
-    return estimated_step(
-               config_.transformer, config_.parallel, training.micro_batch_size,
-               training.num_microbatches, {}, device_, kCpuFlopsPerThread * num_threads(),
-               {.exposed_bytes = sent.total(), .exposed_transfers = sent.transfers}, gpu_)
-        .total();
   }
 
   bool is_possible(const RecomputeConfig& recomputation) {
@@ -126,6 +126,48 @@ class Choice {
 std::optional<RecomputeConfig> cheapest_recomputation(const RunConfig& config, DeviceType device,
                                                       int64_t bytes, const GpuRoof& gpu) {
   return Choice(config, device, bytes, gpu).cheapest();
+}
+
+void FittedRun::apply_to(RunConfig& config) const {
+  static_cast<RecomputeConfig&>(config.transformer) = recomputation;
+  config.transformer.fp8.keep_transpose_cache = keeps_fp8_transposes;
+  config.optimizer.optimizer_cpu_offload = offloads_optimizer;
+}
+
+std::string FittedRun::flags() const {
+  std::vector<std::string> flags;
+  if (offloads_optimizer) flags.emplace_back("--optimizer-cpu-offload");
+  if (!keeps_fp8_transposes) flags.emplace_back("--no-keep-fp8-transpose-cache");
+  const std::string recomputed = recompute_flags(recomputation);
+  if (!recomputed.empty()) flags.push_back(recomputed);
+  return fmt::format("{}", fmt::join(flags, " "));
+}
+
+std::optional<FittedRun> cheapest_fit(const RunConfig& config, DeviceType device, int64_t bytes,
+                                      const GpuRoof& gpu) {
+  const bool has_fp8 = config.transformer.fp8.is_on();
+  const bool may_offload =
+      device != DeviceType::kCpu && config.optimizer.optimizer != OptimizerKind::kMuon;
+  for (const bool offloads : {config.optimizer.optimizer_cpu_offload, true}) {
+    if (offloads && !config.optimizer.optimizer_cpu_offload && !may_offload) continue;
+    std::optional<FittedRun> best;
+    double least = 0;
+    for (const bool keeps : {config.transformer.fp8.keep_transpose_cache, false}) {
+      if (best && !has_fp8) break;
+      RunConfig changed = config;
+      changed.optimizer.optimizer_cpu_offload = offloads;
+      changed.transformer.fp8.keep_transpose_cache = keeps;
+      Choice choice(changed, device, bytes, gpu);
+      const std::optional<RecomputeConfig> way = choice.cheapest();
+      if (!way) continue;
+      const double seconds = choice.seconds_of(*way);
+      if (best && seconds >= least) continue;
+      best = FittedRun{*way, keeps, offloads};
+      least = seconds;
+    }
+    if (best) return best;
+  }
+  return std::nullopt;
 }
 
 std::string recompute_flags(const RecomputeConfig& config) {

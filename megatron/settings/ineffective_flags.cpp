@@ -204,6 +204,12 @@ class IneffectiveFlags {
 
   void zero_stage() {
     const ParallelConfig& parallel = args_.parallel;
+    const LegacyFlags& legacy = args_.legacy;
+    warn_if(given("data_parallel_sharding_strategy") && !legacy.use_megatron_fsdp,
+            "--data-parallel-sharding-strategy has no effect without --use-megatron-fsdp");
+    warn_if(legacy.use_megatron_fsdp && legacy.sharding_strategy == ShardingStrategy::kNone,
+            "--use-megatron-fsdp has no effect with --data-parallel-sharding-strategy no_shard; "
+            "optim_grads_params shards everything");
     const auto in_vain = [&](bool holds, const char* flag, int64_t first_stage, const char* why) {
       if (!holds || parallel.zero_stage < first_stage) return;
       warn(

@@ -130,7 +130,26 @@ class Resolver {
     type = family_of(args_.transformer.kind).tokenizer_type;
   }
 
+  // FSDP by Megatron Core's flags is a stage of ZeRO.
+  void fsdp() {
+    const LegacyFlags& legacy = args_.legacy;
+    exclude(legacy.use_megatron_fsdp && legacy.use_torch_fsdp2, "--use-megatron-fsdp",
+            "--use-torch-fsdp2");
+    if (!legacy.use_megatron_fsdp && !legacy.use_torch_fsdp2) return;
+    const int64_t stage =
+        legacy.use_torch_fsdp2 ? 3 : static_cast<int64_t>(legacy.sharding_strategy);
+    int64_t& zero_stage = args_.parallel.zero_stage;
+    require(!given("zero_stage") || zero_stage == stage,
+            fmt::format("{} is --zero-stage {}, not {}; remove --zero-stage",
+                        legacy.use_torch_fsdp2 ? "--use-torch-fsdp2"
+                                               : "--use-megatron-fsdp with its "
+                                                 "--data-parallel-sharding-strategy",
+                        stage, zero_stage));
+    zero_stage = stage;
+  }
+
   void ranks(int64_t world_size) {
+    fsdp();
     ParallelConfig& parallel = args_.parallel;
     const ParallelConfig asked = parallel;
     parallel.world_size = world_size;

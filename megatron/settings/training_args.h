@@ -15,6 +15,9 @@ namespace megatron {
 // --ckpt-format of Megatron-LM; of these only torch_dist has an effect.
 enum class CkptFormat { kTorch, kTorchDist, kTorchDcp, kFsdpDtensor, kZarr };
 
+// --data-parallel-sharding-strategy of Megatron Core; the values are stages of ZeRO.
+enum class ShardingStrategy { kNone, kOptimizer, kGradients, kParameters };
+
 // Flags of other versions, which resolve() converts into fields of the configs.
 struct LegacyFlags {
   bool use_rotary_position_embeddings = false;  // position_embedding_type rope
@@ -25,6 +28,9 @@ struct LegacyFlags {
   int64_t checkpoint_num_layers = 1;            // recompute_num_layers of the line above
   int64_t retro_cyclic_train_iters = 0;         // train_iters of data in cyclic order
   CkptFormat ckpt_format = CkptFormat::kTorch;  // torch_dist: save_format torch_dist
+  bool use_megatron_fsdp = false;               // zero_stage of the strategy
+  ShardingStrategy sharding_strategy = ShardingStrategy::kNone;
+  bool use_torch_fsdp2 = false;  // zero_stage 3
 };
 
 // --log-arguments: the arguments that a run lists at its start.

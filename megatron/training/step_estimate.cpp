@@ -168,6 +168,17 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   return token;
 }
 
+// Seconds of the transposes of all FP8 weights in one backward pass, without a cache of them.
+double transposes_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
+                         const GpuRoof& gpu) {
+  if (c.fp8.keep_transpose_cache || !c.fp8.is_on()) return 0;
+  const double weights = static_cast<double>(c.num_layers + c.mtp_num_layers) *
+                         (attention_products(c) + mlp_products(c)) * part_in_fp8(c) /
+                         static_cast<double>(parallel.tensor_model_parallel_size);
+  const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
+  return 2 * weights / (copies * kCopyBytes * kStreamEfficiency);
+}
+
 // The same if only multiplications count: 6 FLOPs a weight, attention with half the square.
 StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) {
   const auto h = static_cast<double>(c.hidden_size);
@@ -296,7 +307,11 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.elementwise *= all * work.layers;
   step.recompute = step.recompute * all * work.layers +
                    recomputed_part(config, parallel) * (step.linear + step.attention) / 3;
-  if (!is_cpu) step.recompute += waiting_copies(config, parallel, work.layers * all, step);
+  if (!is_cpu) {
+    step.recompute += waiting_copies(config, parallel, work.layers * all, step);
+    step.recompute += transposes_on_gpu(config, parallel, gpu) * work.layers *
+                      static_cast<double>(num_microbatches);
+  }
   const double busy = step.total();
   const double waiting = bubble_fraction({.stage = 0,
                                           .stages = parallel.pipeline_model_parallel_size,

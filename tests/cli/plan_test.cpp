@@ -192,6 +192,7 @@ TEST(PlanTest, ChoosesTheRecomputationThatFits) {
   EXPECT_GT(bytes_of(whole), 25.5);
   EXPECT_LE(bytes_of(fitted), 25.5);
   EXPECT_GT(fitted["seconds_by_part"]["recomputation"], 0);
+  EXPECT_EQ(fitted["fit_flags"], fitted["recompute_flags"]);
   EXPECT_THAT(message_of<ConfigError>([&] { planned(flags + "3"); }),
               testing::HasSubstr("--fit 3: no recomputation lowers a rank to that many GiB; use"));
   EXPECT_THAT(message_of<ConfigError>([&] { planned(flags + "40 --recompute-activations"); }),

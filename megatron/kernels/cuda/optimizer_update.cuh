@@ -27,6 +27,21 @@ inline Ranges ranges_in(const GroupRanges& ranges) {
           ranges.keys.data == nullptr ? nullptr : ranges.keys.as<int32_t>()};
 }
 
+// The first of `count` rising ends beyond `at`.
+__device__ inline int64_t end_beyond(const int64_t* ends, int64_t count, int64_t at) {
+  int64_t low = 0;
+  int64_t high = count - 1;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (ends[middle] <= at) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 // The range that holds element `at`.
 __device__ inline int64_t range_at(const Ranges& ranges, int64_t at) {
   return end_beyond(ranges.ends, ranges.count, at);
@@ -44,21 +59,6 @@ inline Rounding rounding_in(const RoundingRanges& ranges) {
   return {ranges.ends.as<int64_t>(),
           reinterpret_cast<const RoundingPlace*>(ranges.places.as<int64_t>()), ranges.ends.numel(),
           ranges.step};
-}
-
-// The first of `count` rising ends beyond `at`.
-__device__ inline int64_t end_beyond(const int64_t* ends, int64_t count, int64_t at) {
-  int64_t low = 0;
-  int64_t high = count - 1;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (ends[middle] <= at) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
 }
 
 struct AdamFloats {

@@ -194,6 +194,23 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
            "ZeRO stage, the data sharded over data-parallel ranks: 0 nothing, 1 optimizer state "
            "(--use-distributed-optimizer), 2 also gradients, 3 also parameters.")
       .is_listed = false;
+  LegacyFlags& legacy = args.legacy;
+  flags
+      .add_switch("--use-megatron-fsdp,--use-custom-fsdp", legacy.use_megatron_fsdp,
+                  "Shard as --data-parallel-sharding-strategy says.")
+      .is_listed = false;
+  flags
+      .add_choice("--data-parallel-sharding-strategy", legacy.sharding_strategy,
+                  {{"no_shard", ShardingStrategy::kNone},
+                   {"optim", ShardingStrategy::kOptimizer},
+                   {"optim_grads", ShardingStrategy::kGradients},
+                   {"optim_grads_params", ShardingStrategy::kParameters}},
+                  "The data sharded with --use-megatron-fsdp: --zero-stage 0, 1, 2 or 3.")
+      .is_listed = false;
+  flags
+      .add_switch("--use-torch-fsdp2", legacy.use_torch_fsdp2,
+                  "Shard optimizer state, gradients and parameters: --zero-stage 3.")
+      .is_listed = false;
   flags.add_bool("--eval-only", args.training.skip_train, "Megatron-DeepSpeed's --skip-train.")
       .becomes("skip_train")
       .is_listed = false;
