@@ -1,6 +1,7 @@
 #include "megatron/comm/threads.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <exception>
@@ -62,6 +63,7 @@ void run_ranks(int count, const std::function<void(const Group& world)>& f,
     try {
       for (int rank = 0; rank < count; ++rank) {
         threads.emplace_back([&, rank] {
+          ::pthread_setname_np(::pthread_self(), fmt::format("rank {}", rank).c_str());
           use_threads(threads_per_rank);
           run_rank(world, rank, f, errors[static_cast<size_t>(rank)]);
         });

@@ -13,6 +13,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/stacks.h"
 
 namespace megatron::comm {
 namespace {
@@ -112,10 +113,24 @@ void MessageRouter::read_reports() {
   if (const std::optional<Wire::Report> failure = wire_->failure()) {
     failure_ = fmt::format("{} failed: {}", name_of(failure->rank), failure->message);
   }
+  if (wire_->are_stacks_wanted()) print_own_stacks();
   while (const std::optional<Wire::Report> work = wire_->work()) {
     work_heard_ = Clock::now();
     last_work_ = fmt::format("{} is {}", name_of(work->rank), work->message);
   }
+}
+
+void MessageRouter::print_own_stacks() {
+  if (std::exchange(has_printed_stacks_, true)) return;
+  const LogScope aloud(true);
+  warn(fmt::format("the calls of all threads of rank {}, innermost first:\n{}", rank_,
+                   stacks_of_all_threads()));
+}
+
+void MessageRouter::print_all_stacks() {
+  const std::lock_guard lock(mutex_);
+  wire_->ask_for_stacks();
+  print_own_stacks();
 }
 
 void MessageRouter::check_for_failures() {
@@ -209,6 +224,7 @@ void MessageRouter::run_progress_thread() {
 
 void MessageRouter::make_progress() {
   wire_->progress();
+  if (wire_->are_stacks_wanted()) print_own_stacks();
   if (is_waiting_) return;
   discard_sent();
   const Clock::time_point now = Clock::now();
@@ -327,14 +343,16 @@ void MessageRouter::throw_if_released(const Round& round) const {
                               round.self.name_of(round.self.rank()), failure_));
 }
 
-void MessageRouter::throw_timeout(const Round& round, std::span<const Awaited> awaited) const {
+void MessageRouter::throw_timeout(const Round& round, std::span<const Awaited> awaited) {
   std::string missing;
   for (const Awaited& one : awaited) {
     if (one.is_done) continue;
     missing += (missing.empty() ? "" : ", ") + round.self.name_of(one.message.member);
   }
   if (missing.empty()) missing = "a member to receive the message";
-  round.self.print_flight_records();
+  round.self.Transport::print_flight_records();
+  wire_->ask_for_stacks();
+  print_own_stacks();
   throw CommError(fmt::format("{}: {} waited {} s for {}", round.self.name_of(round.call),
                               round.self.name_of(round.self.rank()),
                               static_cast<double>(context_->timeout.load().count()) / 1000,

@@ -61,6 +61,8 @@ class MessageRouter {
   // As in Transport. Thread safe.
   void check_for_failures();
   bool may_keep_waiting(std::chrono::steady_clock::time_point begin);
+  // Prints the stacks of this process, once, and asks all others to do so.
+  void print_all_stacks();
   // Reports to the others that this process ends, after a failure or normally.
   void tell_failure(const std::string& message);
   void close();
@@ -90,10 +92,11 @@ class MessageRouter {
   void check(const Round& round, const Awaited& awaited, const Header& header) const;
   void discard_sent();
   void read_reports();
+  void print_own_stacks();
   bool has_time_left(std::chrono::steady_clock::time_point begin,
                      std::chrono::steady_clock::time_point now) const;
   void warn_of_work() const;
-  [[noreturn]] void throw_timeout(const Round& round, std::span<const Awaited> awaited) const;
+  [[noreturn]] void throw_timeout(const Round& round, std::span<const Awaited> awaited);
   void throw_if_released(const Round& round) const;
   void make_progress();
   void run_progress_thread();
@@ -115,6 +118,7 @@ class MessageRouter {
   std::chrono::steady_clock::time_point warned_{};  // beginning of the last wait with a warning
   std::chrono::steady_clock::time_point work_reported_{};
   std::chrono::steady_clock::time_point work_heard_{};
+  bool has_printed_stacks_ = false;
   std::string last_work_;  // "rank 3 is saving iteration 40"
   bool is_over_ = false;
   std::thread progress_thread_;

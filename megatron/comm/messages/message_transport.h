@@ -36,6 +36,10 @@ class MessageTransport final : public Transport {
   void exchange(std::span<const Transfer> transfers) override;
   std::optional<std::string> failure() const override { return router_->failure(); }
   void check_for_failures() override { router_->check_for_failures(); }
+  void print_flight_records() const override {
+    Transport::print_flight_records();
+    router_->print_all_stacks();
+  }
   bool may_keep_waiting(std::chrono::steady_clock::time_point begin) override {
     return router_->may_keep_waiting(begin);
   }

@@ -63,6 +63,10 @@ class Wire {
   virtual void tell_work(const std::string& what) = 0;
   virtual std::optional<Report> work() = 0;
 
+  // Asks all processes to print their stacks; true once after another process has asked.
+  virtual void ask_for_stacks() {}
+  virtual bool are_stacks_wanted() { return false; }
+
   // Pauses a thread that waits for messages, and has got none for `idle`, until data arrives or a
   // short time has passed. Releases the lock meanwhile.
   virtual void wait_briefly(std::unique_lock<std::mutex>& lock,

@@ -44,7 +44,7 @@ constexpr size_t kMinConnectionSlots = 64;
 constexpr rlim_t kOtherFiles = 256;
 
 // The kinds of report records.
-enum class ReportKind : uint64_t { kFailure = 1, kWork = 2, kFarewell = 3 };
+enum class ReportKind : uint64_t { kFailure = 1, kWork = 2, kFarewell = 3, kStacks = 4 };
 
 // A message to one peer: header, then body.
 struct Outgoing {
@@ -78,6 +78,8 @@ class TcpWire final : public Wire {
   std::optional<Report> failure() override;
   void tell_work(const std::string& what) override { tell(ReportKind::kWork, rank_, what, rank_); }
   std::optional<Report> work() override;
+  void ask_for_stacks() override { tell(ReportKind::kStacks, rank_, {}, rank_); }
+  bool are_stacks_wanted() override { return std::exchange(are_stacks_wanted_, false); }
   void wait_briefly(std::unique_lock<std::mutex>& lock, Clock::duration idle) override;
   void progress() override;
   bool is_busy() const override { return !calling_.empty() || !sending_.empty(); }
@@ -138,6 +140,7 @@ class TcpWire final : public Wire {
   std::optional<Report> lost_;  // a lost peer whose reason is not known yet
   Clock::time_point lost_at_{};
   std::deque<Report> work_;
+  bool are_stacks_wanted_ = false;
   int alarm_ = -1;
   std::vector<pollfd> watched_;  // descriptors of wait_for_progress()
   std::mutex watched_mutex_;
@@ -438,6 +441,7 @@ void TcpWire::hear(int from, Channel& channel) {
     const auto rank = static_cast<int>(about);
     if (kind == ReportKind::kFarewell) left_.insert(from);
     if (kind == ReportKind::kFailure && !failure_) failure_ = Report{rank, text};
+    if (kind == ReportKind::kStacks) are_stacks_wanted_ = true;
     if (kind == ReportKind::kWork && work_.size() < kMaxReports) work_.push_back({rank, text});
     if (rank_ == 0 && kind != ReportKind::kFarewell) tell(kind, rank, text, from);
     channel.advance();

@@ -6,6 +6,7 @@
 
 #include "megatron/comm/threads/thread_group.h"
 #include "megatron/core/log.h"
+#include "megatron/core/stacks.h"
 
 namespace megatron::comm {
 
@@ -89,6 +90,7 @@ void ThreadWorld::print_flight_records() {
   }
   const LogScope aloud(true);  // the calling rank may be silenced
   warn(text);
+  warn("the calls of all threads, innermost first:\n" + stacks_of_all_threads());
 }
 
 void ThreadWorld::wake_all() {

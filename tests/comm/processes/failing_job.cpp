@@ -15,6 +15,14 @@
 // A rank of a job that goes wrong at rank 1, in the way that the argument names. With the argument
 // "shared" the ranks meet in shared memory.
 namespace megatron::comm {
+
+// Outside the anonymous namespace: stacks show its name.
+[[gnu::noinline]] void compute_without_end() {
+  for (;;) {
+    for (volatile int i = 0; i < 1000;) i = i + 1;
+  }
+}
+
 namespace {
 
 // Should the caller make another call than the others?
@@ -22,6 +30,7 @@ bool go_wrong(const std::string& how) {
   if (how == "throw") throw ConfigError("the corpus is empty");
   if (how == "kill") ::kill(::getpid(), SIGKILL);
   if (how == "stop") ::kill(::getpid(), SIGSTOP);
+  if (how == "hang") compute_without_end();
   if (how == "exit") ::_exit(0);
   return how == "mismatch";
 }
@@ -54,8 +63,10 @@ int main(int argc, char** argv) {
   if (!place || argc < 2) return 2;
   try {
     const auto f = argc > 2 && std::string(argv[2]) == "shared" ? work_in_shared_memory : work;
-    run_process_rank(*place, [&](const Group& world) { f(world, argv[1]); },
-                     {.timeout = std::chrono::seconds(std::string(argv[1]) == "stop" ? 2 : 30)});
+    const std::string how = argv[1];
+    const bool is_waited_for = how == "stop" || how == "hang";
+    run_process_rank(*place, [&](const Group& world) { f(world, how); },
+                     {.timeout = std::chrono::seconds(is_waited_for ? 2 : 30)});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "process %d: %s\n", place->rank, error.what());
     return 3;

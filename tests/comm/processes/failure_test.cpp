@@ -79,6 +79,18 @@ TEST_P(ProcessFailureTest, AStoppedProcessIsNamed) {
   EXPECT_THAT(outcome.text, HasSubstr("the last calls of rank"));
 }
 
+// Over TCP the hanging process is asked for its stack, which its other thread prints.
+TEST_P(ProcessFailureTest, AHangingProcessShowsItsStack) {
+  const Outcome outcome = run_job("hang");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_LT(outcome.seconds, 20);
+  EXPECT_THAT(outcome.text, HasSubstr("the calls of all threads of rank "));
+  EXPECT_THAT(outcome.text, HasSubstr("megatron::comm::"));
+  if (std::string(GetParam().command) != MG_TCP_JOB) return;
+  EXPECT_THAT(outcome.text, HasSubstr("the calls of all threads of rank 1, innermost first:"));
+  EXPECT_THAT(outcome.text, HasSubstr("  megatron::comm::compute_without_end()\n"));
+}
+
 TEST_P(ProcessFailureTest, AProcessThatLeavesEndsAll) {
   const Outcome outcome = run_job("exit");
   EXPECT_NE(outcome.status, 0);

@@ -20,7 +20,7 @@ for ((rank = 0; rank < number; ++rank)); do
   code=$?
   if [[ $code -ne 0 && $status -eq 0 ]]; then
     status=$code
-    sleep 0.5  # for the others to say what they saw
+    sleep 1  # for the others to say what they saw
     kill -KILL "${processes[@]}" 2>/dev/null
   fi
 done
