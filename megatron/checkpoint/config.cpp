@@ -29,6 +29,40 @@ std::vector<std::string> problems(const CheckpointConfig& c) {
     found.emplace_back(
         "--keep-last deletes checkpoints of the native format only; remove it or --save-format");
   }
+  const bool is_local = c.non_persistent_ckpt_type == NonPersistentType::kLocal;
+  if (c.non_persistent_ckpt_type == NonPersistentType::kGlobal) {
+    found.emplace_back(
+        "--non-persistent-ckpt-type global is not available: it would save all ranks' checkpoints "
+        "to one directory, as --save-interval with --keep-last does; use these, or local");
+  }
+  if (c.non_persistent_ckpt_type == NonPersistentType::kInMemory) {
+    found.emplace_back(
+        "--non-persistent-ckpt-type in_memory is not available; use local, which is in memory with "
+        "`megatron launch --max-restarts N`");
+  }
+  if (c.non_persistent_save_interval < 0 || (is_local && c.non_persistent_save_interval == 0)) {
+    found.push_back(fmt::format(
+        "--non-persistent-save-interval {} must be at least 1 with --non-persistent-ckpt-type "
+        "local",
+        c.non_persistent_save_interval));
+  }
+  if (c.non_persistent_save_interval > 0 &&
+      c.non_persistent_ckpt_type == NonPersistentType::kNone) {
+    found.emplace_back(
+        "--non-persistent-save-interval needs --non-persistent-ckpt-type local; add it");
+  }
+  if (c.replication && !is_local) {
+    found.emplace_back("--replication needs --non-persistent-ckpt-type local; add it");
+  }
+  if (c.replication_factor < 2) {
+    found.push_back(fmt::format(
+        "--replication-factor {} must be at least 2: the rank itself, and those with copies; leave "
+        "out --replication for none",
+        c.replication_factor));
+  }
+  if (c.replication_jump < 0) {
+    found.push_back(fmt::format("--replication-jump {} must be at least 1", c.replication_jump));
+  }
   if (c.load.empty()) {
     if (c.use_checkpoint_args) {
       found.emplace_back("--use-checkpoint-args needs --load with the checkpoint's directory");

@@ -30,6 +30,9 @@ int supervise(launch::Supervision job, const TrainingArgs& args) {
   job.timeout = timeout_of(args);
   job.save = args.checkpoint.save;
   job.has_load = !args.checkpoint.load.empty();
+  job.has_local_checkpoints = args.checkpoint.non_persistent_ckpt_type == NonPersistentType::kLocal;
+  job.keeps_memory =
+      job.has_local_checkpoints && args.checkpoint.non_persistent_local_ckpt_dir.empty();
   try {
     return launch::run_supervised(job);
   } catch (const CommError& error) {

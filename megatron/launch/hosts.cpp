@@ -39,6 +39,7 @@ std::string record_of(const JobOutcome& outcome) {
   record.text(std::string_view(outcome.reason).substr(0, kMaxReason));
   record.number(outcome.is_final ? 1 : 0);
   record.number(outcome.is_released ? 1 : 0);
+  record.number(outcome.is_lost ? 1 : 0);
   return record.bytes();
 }
 
@@ -48,7 +49,8 @@ JobOutcome outcome_of(RecordReader& record) {
   JobOutcome outcome{.exit_code = code < 256 ? static_cast<int>(code) : kExitFault,
                      .reason = std::string(record.text()),
                      .is_final = record.number() != 0,
-                     .is_released = record.number() != 0};
+                     .is_released = record.number() != 0,
+                     .is_lost = record.number() != 0};
   if (!record.is_good()) outcome.exit_code = kExitFault;
   return outcome;
 }
@@ -65,7 +67,8 @@ JobOutcome lost(const std::string& name, const std::string& what) {
   return {.exit_code = kExitFault,
           .reason = fmt::format("{} {}; all hosts have to start again", name, what),
           .is_final = true,
-          .is_released = false};
+          .is_released = false,
+          .is_lost = true};
 }
 
 }  // namespace
@@ -90,6 +93,8 @@ JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes) {
       [&](const JobOutcome& a, const JobOutcome& b) { return weight(a) < weight(b); });
   result.is_final = std::any_of(outcomes.begin(), outcomes.end(),
                                 [](const JobOutcome& outcome) { return outcome.is_final; });
+  result.is_lost = std::any_of(outcomes.begin(), outcomes.end(),
+                               [](const JobOutcome& outcome) { return outcome.is_lost; });
   return result;
 }
 
@@ -107,13 +112,17 @@ Hosts::Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
       .name = fmt::format("host {} ({})", place.host, host_name()),
       .settings = {{"--nproc-per-node", std::to_string(place.nproc_per_node)},
                    {"--max-restarts", std::to_string(place.max_restarts)}},
-      // The port of the ranks and the input of their secret; from host 0 only.
-      .card = fmt::format("{} {}", ranks_port, comm::Secret::random().text()),
+      // The port of the ranks and the input of their secret, from host 0 only; the restarts.
+      .card = fmt::format("{} {} {}", ranks_port, comm::Secret::random().text(), place.restarts),
       .address = {}};
   comm::tcp::Rendezvous rendezvous = join_rendezvous(rendezvous_point, own, secret, timeout);
   const std::string& card = rendezvous.members[0].card;
   ranks_port_ = std::atoi(card.c_str());
   ranks_secret_ = secret.derived("ranks of " + card);
+  for (const comm::tcp::Member& member : rendezvous.members) {
+    const std::string text = member.card.substr(member.card.rfind(' ') + 1);
+    restarts_ = std::max<int64_t>(restarts_, std::atoll(text.c_str()));
+  }
   for (auto& [host, channel] : rendezvous.channels) {
     links_.push_back(
         {rendezvous.members[static_cast<size_t>(host)].name, std::move(channel), false, {}});

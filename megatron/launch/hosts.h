@@ -20,6 +20,7 @@ struct HostPlace {
   int master_port = 0;
   int64_t nproc_per_node = 1;  // the same on all hosts, as is:
   int64_t max_restarts = 0;
+  int64_t restarts = 0;  // so far
 };
 
 // Coordinates the launchers of a job's hosts. After a rendezvous at host 0 (comm/tcp/rendezvous.h)
@@ -39,6 +40,8 @@ class Hosts {
   // The rendezvous of the ranks, and their secret: equal on all hosts, and never sent.
   int ranks_port() const { return ranks_port_; }
   const comm::Secret& ranks_secret() const { return ranks_secret_; }
+  // The restarts so far, of the host with the most: another one may have been replaced.
+  int64_t restarts() const { return restarts_; }
   // For polling while ranks run: true if ranks of another host have failed.
   bool has_failed_elsewhere();
   // Combines this host's outcome of an attempt with those of all hosts. Waits for the others:
@@ -55,6 +58,7 @@ class Hosts {
   bool is_first_ = true;
   int ranks_port_ = 0;
   comm::Secret ranks_secret_;
+  int64_t restarts_ = 0;
   std::vector<Link> links_;
   bool has_failed_elsewhere_ = false;
   bool has_told_to_stop_ = false;

@@ -20,6 +20,7 @@ struct JobOutcome {
   std::string reason;        // of the failure, one line
   bool is_final = false;     // do not restart: this process got a signal to end
   bool is_released = false;  // the failure was on another host
+  bool is_lost = false;      // a host is gone
 };
 
 // Starts all processes and waits for their end. They inherit standard output. Forwards lines of

@@ -20,6 +20,7 @@
 #include "megatron/core/log.h"
 #include "megatron/launch/hosts.h"
 #include "megatron/launch/job.h"
+#include "megatron/launch/memory_folder.h"
 
 namespace megatron::launch {
 namespace {
@@ -121,18 +122,33 @@ std::vector<JobProcess> processes_of(const Supervision& job, const Words& words,
   return processes;
 }
 
+// Tells the ranks of local checkpoints in memory, and of restarts.
+void add_variables(std::vector<JobProcess>& processes, const std::optional<MemoryFolder>& memory,
+                   int64_t restarts) {
+  for (JobProcess& process : processes) {
+    if (memory) process.environment["MEGATRON_LOCAL_CHECKPOINTS"] = memory->path().string();
+    if (restarts > 0) process.environment["MEGATRON_RESTART"] = std::to_string(restarts);
+  }
+}
+
 // True if another attempt may succeed.
 bool may_pass(const JobOutcome& outcome) {
   return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.is_final;
 }
 
 // Joins the rendezvous with the other hosts, if there are any.
-std::optional<Hosts> other_hosts(const Supervision& job, int ranks_port) {
-  if (job.nnodes == 1 || !job.hostfile.empty()) return {};
-  const HostPlace place{job.node_rank,      job.nnodes,
-                        job.master_addr,    static_cast<int>(job.master_port),
-                        job.nproc_per_node, job.max_restarts};
-  return std::make_optional<Hosts>(place, ranks_port, comm::secret_of_job(false), job.timeout);
+void join_hosts(std::optional<Hosts>& hosts, const Supervision& job, int ranks_port,
+                int64_t restarts) {
+  hosts.reset();
+  if (job.nnodes == 1 || !job.hostfile.empty()) return;
+  const HostPlace place{.host = job.node_rank,
+                        .num_hosts = job.nnodes,
+                        .master_address = job.master_addr,
+                        .master_port = static_cast<int>(job.master_port),
+                        .nproc_per_node = job.nproc_per_node,
+                        .max_restarts = job.max_restarts,
+                        .restarts = restarts};
+  hosts.emplace(place, ranks_port, comm::secret_of_job(false), job.timeout);
 }
 
 JobOutcome attempt(const std::vector<JobProcess>& processes, std::optional<Hosts>& hosts) {
@@ -176,29 +192,44 @@ void expect_possible_job(int64_t nproc_per_node, int64_t nnodes) {
 int run_supervised(const Supervision& job) {
   expect_possible_job(job.nproc_per_node, job.nnodes);
   const ReservedPort reserved;
-  std::optional<Hosts> hosts = other_hosts(job, reserved.number());
-  const comm::Secret secret = hosts ? hosts->ranks_secret() : comm::Secret::random();
-  const int port = hosts                  ? hosts->ranks_port()
-                   : job.master_port == 0 ? reserved.number()
-                                          : static_cast<int>(job.master_port);
-  if (job.max_restarts > 0 && job.save.empty()) {
+  std::optional<Hosts> hosts;
+  join_hosts(hosts, job, reserved.number(), 0);
+  const comm::Secret own_secret = comm::Secret::random();
+  const int own_port = job.master_port == 0 ? reserved.number() : static_cast<int>(job.master_port);
+  if (job.max_restarts > 0 && job.save.empty() && !job.has_local_checkpoints) {
     warn("without --save a restart begins at the first iteration");
   }
   const auto saved_iteration = [&] {
     return job.save.empty() ? std::nullopt : latest_iteration(job.save);
   };
-  for (int64_t restarts = 0;; ++restarts) {
+  std::optional<MemoryFolder> memory;
+  if (job.keeps_memory && job.hostfile.empty()) memory.emplace();
+  for (int64_t restarts = hosts ? hosts->restarts() : 0;; ++restarts) {
     const bool resumes =
         job.max_restarts > 0 && saved_iteration() && (restarts > 0 || !job.has_load);
-    const JobOutcome outcome = attempt(
-        processes_of(job, resumes ? resuming(job.words, job.save) : job.words, port, secret),
-        hosts);
-    if (restarts >= job.max_restarts || !may_pass(outcome)) return outcome.exit_code;
+    std::vector<JobProcess> processes = processes_of(
+        job, resumes ? resuming(job.words, job.save) : job.words,
+        hosts ? hosts->ranks_port() : own_port, hosts ? hosts->ranks_secret() : own_secret);
+    if (job.has_local_checkpoints) add_variables(processes, memory, restarts);
+    const JobOutcome outcome = attempt(processes, hosts);
+    // The other hosts' memory has the local checkpoints of a lost one.
+    const bool is_to_be_replaced = outcome.is_lost && job.has_local_checkpoints;
+    if (restarts >= job.max_restarts || !(may_pass(outcome) || is_to_be_replaced)) {
+      return outcome.exit_code;
+    }
     const std::optional<int64_t> saved = saved_iteration();
-    warn(fmt::format("restart {} of {} {}: {}", restarts + 1, job.max_restarts,
-                     saved ? fmt::format("from the checkpoint of iteration {}", *saved)
-                           : "from the beginning, nothing was saved",
+    std::string from = saved ? fmt::format("from the checkpoint of iteration {}", *saved)
+                             : "from the beginning, nothing was saved";
+    if (job.has_local_checkpoints) {
+      if (!saved) from.clear();
+      from += saved ? ", or from newer local ones" : "from local checkpoints";
+    }
+    warn(fmt::format("restart {} of {} {}: {}", restarts + 1, job.max_restarts, from,
                      outcome.reason));
+    if (is_to_be_replaced) {
+      warn("waiting for another launch with the --node-rank of the lost host");
+      join_hosts(hosts, job, reserved.number(), restarts + 1);
+    }
   }
 }
 

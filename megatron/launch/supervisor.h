@@ -24,8 +24,10 @@ struct Supervision {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
 
   int64_t max_restarts = 0;
-  std::string save;       // directory with the last checkpoint, for restarts
-  bool has_load = false;  // the arguments contain --load, for the first attempt
+  std::string save;                    // directory with the last checkpoint, for restarts
+  bool has_load = false;               // the arguments contain --load, for the first attempt
+  bool has_local_checkpoints = false;  // of the ranks
+  bool keeps_memory = false;           // for local checkpoints of the ranks (MemoryFolder)
 
   int64_t world_size() const { return nnodes * nproc_per_node; }
 };

@@ -217,10 +217,11 @@ CheckpointState state_of(const RunConfig& config, const TrainingState& state, bo
 
 // Everything that the run needs to continue with the same bits.
 CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
-                              const TrainTask& task) {
-  const bool with_optimizer = !config.checkpoint.no_save_optim;
+                              const TrainTask& task, Use use = Use::kSave) {
+  const bool is_local = use == Use::kLoad;  // it has everything
+  const bool with_optimizer = is_local || !config.checkpoint.no_save_optim;
   const Progress& progress = run.progress;
-  CheckpointState state = state_of(config, run, with_optimizer, Use::kSave);
+  CheckpointState state = state_of(config, run, with_optimizer, use);
   state.iteration = progress.iteration;
   state.consumed_train_samples = progress.consumed_train_samples;
   state.consumed_valid_samples = progress.consumed_valid_samples;
@@ -237,7 +238,7 @@ CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
                                 {"hysteresis_tracker", scalars.loss_scaler->hysteresis_tracker}};
     }
   }
-  if (!config.checkpoint.no_save_rng) {
+  if (is_local || !config.checkpoint.no_save_rng) {
     state.scalars[kRandom] = {{"seed", static_cast<int64_t>(run.random.seed())}};
   }
   return state;
@@ -312,6 +313,38 @@ class BackgroundSaver : public RunSaver {
   AsyncSaver saver_;
 };
 
+class LocalSaver : public RunSaver {
+ public:
+  LocalSaver(const RunConfig& config, TrainingState& state, const TrainTask& task,
+             LocalCheckpoints& local)
+      : config_(config), state_(state), task_(task), local_(local) {}
+
+  bool save() override {
+    expect_to_save(config_, state_);
+    local_.save(state_to_save(config_, state_, task_, Use::kLoad));
+    return true;
+  }
+  bool finish(bool) override { return true; }
+
+ private:
+  const RunConfig& config_;
+  TrainingState& state_;
+  const TrainTask& task_;
+  LocalCheckpoints& local_;
+};
+
+// Settings that a rank must share with the local checkpoint that it loads.
+constexpr const char* kLayout[] = {"save",
+                                   "tensor_model_parallel_size",
+                                   "pipeline_model_parallel_size",
+                                   "num_layers_per_virtual_pipeline_stage",
+                                   "num_virtual_stages_per_pipeline_rank",
+                                   "context_parallel_size",
+                                   "expert_model_parallel_size",
+                                   "expert_tensor_parallel_size",
+                                   "use_distributed_optimizer",
+                                   "use_tp_pp_dp_mapping"};
+
 // Lets what a GPT has not keep its first values: a Retro begins with the GPT's weights, and other
 // missing tensors are an error. With --retro-fit-copy-mlp-norm the norms before cross-attention
 // read those before the MLP.
@@ -373,6 +406,27 @@ void expect_to_continue(const RunConfig& config, const CheckpointContents& conte
       problem.empty() ? "it was saved with --no-save-optim" : problem));
 }
 
+// Takes the numbers of a loaded state, whose tensors are in place.
+void go_on(const RunConfig& config, TrainingState& run, const CheckpointState& state,
+           bool with_optimizer) {
+  run.progress = {.iteration = state.iteration,
+                  .consumed_train_samples = state.consumed_train_samples,
+                  .consumed_valid_samples = state.consumed_valid_samples,
+                  .floating_point_operations =
+                      value_of<double>(state.scalars, kProgress, "floating_point_operations")};
+  if (with_optimizer) {
+    load_optimizer_scalars(run.optimizer, state.scalars, state.iteration);
+    load_scheduler(run, state.scalars, config.optimizer);
+  } else {
+    run.optimizer.reload_main_params();
+  }
+  if (!config.checkpoint.no_load_rng && state.scalars.contains(kRandom)) {
+    const auto seed = static_cast<uint64_t>(value_of<int64_t>(state.scalars, kRandom, "seed"));
+    run.random = RandomState(seed);
+  }
+  run.microbatches.update(run.progress.consumed_train_samples, false);
+}
+
 }  // namespace
 
 std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, TrainingState& state,
@@ -385,6 +439,35 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, TrainingState&
     return std::make_unique<BackgroundSaver>(config, state, task, options);
   }
   return std::make_unique<DirectSaver>(config, state, task, options);
+}
+
+std::unique_ptr<RunSaver> make_local_saver(const RunConfig& config, TrainingState& state,
+                                           const TrainTask& task, LocalCheckpoints& local) {
+  return std::make_unique<LocalSaver>(config, state, task, local);
+}
+
+bool load_local(const RunConfig& config, TrainingState& run, LocalCheckpoints& local,
+                int64_t saved) {
+  const std::optional<int64_t> newest = local.newest([&](const ArgMap& args) {
+    return std::all_of(std::begin(kLayout), std::end(kLayout), [&](const std::string& name) {
+      const auto ours = config.settings.find(name);
+      const auto theirs = args.find(name);
+      if (ours == config.settings.end() || theirs == args.end()) {
+        return ours == config.settings.end() && theirs == args.end();
+      }
+      return ours->second == theirs->second;
+    });
+  });
+  if (!newest || *newest <= saved) return false;
+  print_line(fmt::format(" loading local checkpoints of iteration {}", *newest));
+  const CheckpointContents contents = local.open(*newest);
+  expect_to_continue(config, contents, contents.directory);
+  run.optimizer.prepare_load();
+  CheckpointState state = parts_as_tensors(state_of(config, run, true, Use::kLoad));
+  load_checkpoint(contents, state);
+  go_on(config, run, state, true);
+  print_line(fmt::format("  successfully loaded local checkpoints at iteration {}", *newest));
+  return true;
 }
 
 Parts wanted_parts(const CheckpointConfig& config) {
@@ -446,22 +529,7 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
     run.optimizer.reload_main_params();
     return;
   }
-  run.progress = {.iteration = state.iteration,
-                  .consumed_train_samples = state.consumed_train_samples,
-                  .consumed_valid_samples = state.consumed_valid_samples,
-                  .floating_point_operations =
-                      value_of<double>(state.scalars, kProgress, "floating_point_operations")};
-  if (with_optimizer) {
-    load_optimizer_scalars(run.optimizer, state.scalars, state.iteration);
-    load_scheduler(run, state.scalars, config.optimizer);
-  } else {
-    run.optimizer.reload_main_params();
-  }
-  if (!c.no_load_rng && state.scalars.contains(kRandom)) {
-    const auto seed = static_cast<uint64_t>(value_of<int64_t>(state.scalars, kRandom, "seed"));
-    run.random = RandomState(seed);
-  }
-  run.microbatches.update(run.progress.consumed_train_samples, false);
+  go_on(config, run, state, with_optimizer);
   print_line(fmt::format("  successfully loaded checkpoint from {} at iteration {}", c.load,
                          run.progress.iteration));
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/checkpoint/local_checkpoints.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
@@ -19,6 +20,16 @@ namespace megatron {
 std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, TrainingState& state,
                                          const TrainTask& task,
                                          const std::vector<int64_t>& foreign = {});
+
+// --non-persistent-ckpt-type local: saves in `local`, all of what the run would load. The arguments
+// must outlive it.
+std::unique_ptr<RunSaver> make_local_saver(const RunConfig& config, TrainingState& state,
+                                           const TrainTask& task, LocalCheckpoints& local);
+
+// Restores a newly built run from the newest local checkpoint of the same --save and layout. False
+// if there is none of an iteration after `saved`. Every rank calls it. Throws like load_run().
+bool load_local(const RunConfig& config, TrainingState& run, LocalCheckpoints& local,
+                int64_t saved);
 
 // The part of --load that a run uses: with --no-load-optim and --finetune only the weights.
 Parts wanted_parts(const CheckpointConfig& config);

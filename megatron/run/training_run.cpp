@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -41,6 +42,46 @@ std::shared_ptr<const SaveDirectory> prepared(std::shared_ptr<const SaveDirector
   return prepare_save_directory(c, c.save.empty() ? CheckpointSource() : source_of_load(c), world);
 }
 
+// Set by `megatron launch`: the directory in memory that it keeps over restarts, and the number of
+// restarts, if there were any.
+constexpr const char* kLocalVariable = "MEGATRON_LOCAL_CHECKPOINTS";
+constexpr const char* kRestartVariable = "MEGATRON_RESTART";
+
+// Null without --non-persistent-ckpt-type local.
+std::unique_ptr<LocalCheckpoints> open_local_checkpoints(const CheckpointConfig& c,
+                                                         const comm::Group& world) {
+  if (c.non_persistent_ckpt_type != NonPersistentType::kLocal) return nullptr;
+  const char* const kept = std::getenv(kLocalVariable);
+  if (c.non_persistent_local_ckpt_dir.empty() && kept == nullptr) {
+    throw ConfigError(
+        "--non-persistent-ckpt-type local needs `megatron launch --max-restarts N`, which keeps "
+        "the "
+        "checkpoints in memory, or --non-persistent-local-ckpt-dir with a directory of each host");
+  }
+  Replication replication;
+  if (c.replication) {
+    const comm::RankContext& context = world.transport().context();
+    const int64_t of_host = context.hosts.empty() ? 1 : context.local_size;  // one host: any
+    replication = {.jump = c.replication_jump > 0 ? c.replication_jump : of_host,
+                   .factor = c.replication_factor};
+    if (world.size() % (replication.jump * replication.factor) != 0) {
+      throw ConfigError(fmt::format(
+          "--replication-jump {} x --replication-factor {} must divide the {} ranks; the jump is "
+          "usually the number of ranks of a host",
+          replication.jump, replication.factor, world.size()));
+    }
+  }
+  auto local = std::make_unique<LocalCheckpoints>(
+      c.non_persistent_local_ckpt_dir.empty() ? kept : c.non_persistent_local_ckpt_dir, replication,
+      world);
+  if (c.replication && local->has_no_copies()) {
+    warn(
+        "--replication: all ranks that would keep copies have the same directory as the rank that "
+        "saves, so nothing is copied; with several hosts, the jump is the number of ranks of one");
+  }
+  return local;
+}
+
 // The report of a host, on its first rank; null if there is none.
 std::unique_ptr<const EmissionsReport> opened_report(const RunConfig& config,
                                                      const comm::Group& world, Stream stream) {
@@ -73,6 +114,8 @@ TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::G
   stream_ = open_stream(config_.training, world);
   state_ = std::make_unique<TrainingState>(config_, task, world, stream_->get());
   saver_ = make_run_saver(config_, *state_, task, save_directory_->foreign_iterations);
+  local_ = open_local_checkpoints(config_.checkpoint, world);
+  if (local_ != nullptr) local_saver_ = make_local_saver(config_, *state_, task, *local_);
   print_size();
   print_line(
       fmt::format("> learning rate decay style: {}", name_of(config_.optimizer.lr_decay_style)));
@@ -93,8 +136,30 @@ void TrainingRun::load(const CheckpointSource& source) {
   const LogScope on_first(world_.rank() == 0);
   const TimerScope timer(timers_, kModelTimer, 0);
   const comm::Working working(world_, "loading a checkpoint");
-  load_run(config_, *state_, source);
+  if (!load_local_after(source)) load_run(config_, *state_, source);
   expect_equal_replicas(*state_);
+}
+
+bool TrainingRun::load_local_after(const CheckpointSource& source) {
+  if (local_ == nullptr) return false;
+  const CheckpointConfig& c = config_.checkpoint;
+  const bool begins = c.finetune || (source.exists() && source.hf() != nullptr);
+  const bool resumes = (!c.load.empty() && !begins) || std::getenv(kRestartVariable) != nullptr;
+  const std::optional<int64_t> there = local_->newest_of_any_run();
+  if (!resumes) {
+    if (there && !c.overwrite_checkpoints) {
+      throw ConfigError(fmt::format(
+          "{}: local checkpoints of another run are there, up to iteration {}, and this run starts "
+          "at iteration 0; go on from them with --load, choose another "
+          "--non-persistent-local-ckpt-dir, or give --overwrite-checkpoints",
+          local_->directory().string(), *there));
+    }
+    local_->clear();
+    return false;
+  }
+  if (c.ckpt_step > 0 || c.no_load_optim || c.no_load_rng) return false;
+  return load_local(config_, *state_, *local_,
+                    source.exists() ? source.contents(config_.settings).iteration : -1);
 }
 
 void TrainingRun::load() {
@@ -122,8 +187,10 @@ void TrainingRun::save_in(const std::string& directory) {
 }
 
 std::unique_ptr<Trainer> TrainingRun::make_trainer() {
-  return std::make_unique<Trainer>(config_, task(), *state_,
-                                   TrainerOptions{.saver = saver_.get(), .started = started_});
+  return std::make_unique<Trainer>(
+      config_, task(), *state_,
+      TrainerOptions{
+          .saver = saver_.get(), .local_saver = local_saver_.get(), .started = started_});
 }
 
 void TrainingRun::open_data() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "megatron/checkpoint/local_checkpoints.h"
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
 #include "megatron/interchange/checkpoint_source.h"
@@ -76,6 +77,9 @@ class TrainingRun {
   };
 
   void print_size() const;
+  // True if the run goes on from a local checkpoint, which is newer than the source. Throws
+  // ConfigError if local checkpoints of another run are in the way.
+  bool load_local_after(const CheckpointSource& source);
 
   const std::shared_ptr<const SaveDirectory> save_directory_;
   const RunConfig config_;
@@ -86,6 +90,8 @@ class TrainingRun {
   ClosedTask closed_;
   std::unique_ptr<TrainingState> state_;
   std::unique_ptr<RunSaver> saver_;
+  std::unique_ptr<LocalCheckpoints> local_;  // --non-persistent-ckpt-type local
+  std::unique_ptr<RunSaver> local_saver_;
 };
 
 }  // namespace megatron

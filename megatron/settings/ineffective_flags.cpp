@@ -380,6 +380,13 @@ class IneffectiveFlags {
             !args_.checkpoint.save.empty(),
         "--ckpt-format torch_dist has no effect: it is written for a GPT with --optimizer adam; "
         "this run saves as --save-format native");
+    warn_if(
+        !args_.checkpoint.replication && (given("replication_jump") || given("replication_factor")),
+        "--replication-jump and --replication-factor have no effect without --replication");
+    warn_if(given("non_persistent_local_ckpt_dir") &&
+                args_.checkpoint.non_persistent_ckpt_type != NonPersistentType::kLocal,
+            "--non-persistent-local-ckpt-dir has no effect without --non-persistent-ckpt-type "
+            "local");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),

@@ -442,6 +442,7 @@ bool Trainer::finish_iteration() {
   const bool ends_epoch = task_.ends_epoch(state_.progress);
   if (ends_epoch) settle();
   if (ends_epoch || is_due(run_.checkpoint.save_interval, iteration)) save();
+  if (is_due(run_.checkpoint.non_persistent_save_interval, iteration)) save_locally();
   if (ends_epoch) {
     log_.pause();
     task_.epoch_ended(state_.progress);
@@ -549,6 +550,20 @@ void Trainer::save() {
   }
   log_.timers().stop("save-checkpoint", 0);
   const std::string times = log_.timers().report({"save-checkpoint"}, 1);
+  if (!times.empty()) log_.line(times);
+  log_.resume();
+}
+
+void Trainer::save_locally() {
+  constexpr const char* kTimer = "save-checkpoint-non-persistent";
+  const bool is_saved = last_saved_ == state_.progress.iteration && !saving_;
+  if (options_.local_saver == nullptr || is_saved) return;
+  settle();
+  log_.pause();
+  log_.timers().start(kTimer, 0);
+  options_.local_saver->save();
+  log_.timers().stop(kTimer, 0);
+  const std::string times = log_.timers().report({kTimer}, 1);
   if (!times.empty()) log_.line(times);
   log_.resume();
 }

@@ -24,7 +24,8 @@
 namespace megatron {
 
 struct TrainerOptions {
-  RunSaver* saver = nullptr;  // null: no saving
+  RunSaver* saver = nullptr;        // null: no saving
+  RunSaver* local_saver = nullptr;  // of --non-persistent-save-interval; null: none
   // Start of the process, from which --exit-duration-in-mins counts.
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
   // True uses a MicrobatchGraph; empty: --cuda-graph and why_no_graph() decide.
@@ -128,6 +129,7 @@ class Trainer {
   // --check-weight-hash-across-dp-replicas-interval.
   void compare_replicas();
   void save();
+  void save_locally();
   // Completes a save under way, see RunSaver::finish().
   void finish_save(bool waits);
   void note_saved(const Progress& progress);

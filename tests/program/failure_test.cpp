@@ -86,12 +86,27 @@ class FailureTest : public ProgramTest {
   static Words processes() { return {"--nproc-per-node", "4", "--ranks", "processes"}; }
   static Words threads() { return {"--nproc-per-node", "4"}; }
 
-  // The iterations that the job of this name would have, undisturbed.
-  std::vector<Metrics> undisturbed() const {
+  // The iterations that a job on these ranks would have, undisturbed.
+  std::vector<Metrics> undisturbed(const Words& ranks = threads()) const {
     fs::remove(path("undisturbed.jsonl"));
-    const Outcome outcome = run("launch", launched(threads(), unsaved_job("undisturbed")));
+    const Outcome outcome = run("launch", launched(ranks, unsaved_job("undisturbed")));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return metrics_of(path("undisturbed.jsonl"));
+  }
+  // A run of a few iterations, each of which it saves locally.
+  static constexpr int kLocalIterations = 40;
+  Flags local_job(const std::string& name) const {
+    return unsaved_job(name)
+        .with("--distributed-timeout-seconds-after-init", "20")
+        .with("--exit-interval", std::to_string(kLocalIterations))
+        .with("--non-persistent-ckpt-type", "local")
+        .with("--non-persistent-save-interval", "1");
+  }
+  void expect_as_undisturbed(const std::vector<Metrics>& got, const Words& ranks) const {
+    std::vector<Metrics> want = undisturbed(ranks);
+    ASSERT_GE(static_cast<int>(want.size()), kLocalIterations);
+    want.resize(kLocalIterations);
+    expect_as(got, want);
   }
   // The last line of each iteration is that of the undisturbed run, to the last bit.
   static void expect_as(const std::vector<Metrics>& got, const std::vector<Metrics>& want) {
@@ -200,6 +215,12 @@ TEST_F(FailureTest, ARankThatHangsIsNamedAndEnded) {
                                  HasSubstr(" in group ")));
   EXPECT_THAT(outcome.err, HasSubstr(fmt::format("rank 2 on {} (process {}) did not end within",
                                                  host(), hanging)));
+  // Who waits also shows where.
+  for (const char* other : {"rank 0", "rank 1", "rank 3"}) {
+    EXPECT_THAT(outcome.err,
+                HasSubstr(fmt::format("the calls of all threads of {}, innermost first", other)));
+  }
+  EXPECT_THAT(outcome.err, HasSubstr("  megatron::Trainer::train_step()\n"));
   for (const char* other : {"rank 0 on", "rank 1 on", "rank 3 on"}) {
     EXPECT_THAT(outcome.err, Not(HasSubstr(fmt::format("{} {} (process", other, host()))));
   }
@@ -284,6 +305,32 @@ TEST_F(FailureTest, ARestartGoesOnAsIfNothingHadHappened) {
                 AllOf(HasSubstr("restart 1 of 2 from the checkpoint of iteration 2"),
                       HasSubstr("was killed by signal 9"), Not(HasSubstr("restart 2"))));
     expect_as(metrics_of(path(name + ".jsonl")), undisturbed());
+  }
+}
+
+// Eight ranks go on from checkpoints in memory, of the last iteration that all of them have saved.
+TEST_F(FailureTest, LocalCheckpointsLoseLessThanTwoIterations) {
+  const Flags flags = local_job("local");
+  const auto lines = [&] { return metrics_of(path("local.jsonl")); };
+  Running running(
+      "launch",
+      launched({"--nproc-per-node", "8", "--ranks", "processes", "--max-restarts", "2"}, flags));
+  ASSERT_TRUE(running.wait_for(" iteration       15/"));
+  ASSERT_EQ(::kill(process_of_rank(running.pid(), 3), SIGKILL), 0);
+  const double killed = running.seconds();
+  ASSERT_TRUE(running.wait_for("successfully loaded local checkpoints at iteration"));
+  const auto before = static_cast<int>(lines().size());  // iterations
+  while (static_cast<int>(lines().size()) <= before && !running.has_ended()) ::usleep(10'000);
+  EXPECT_LT(running.seconds() - killed, 10);
+  const int loaded = static_cast<int>(lines()[static_cast<size_t>(before)].at("iteration")) - 1;
+  EXPECT_LT(before - loaded, 2);
+  const Outcome outcome = running.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("restart 1 of 2"), Not(HasSubstr("restart 2"))));
+  expect_as_undisturbed(lines(), {"--nproc-per-node", "8"});
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    EXPECT_THAT(entry.path().filename().string(),
+                Not(HasSubstr(fmt::format("megatron-local-{}", running.pid()))));
   }
 }
 
@@ -449,6 +496,30 @@ TEST_F(TwoHostsTest, ALaunchThatIsKilledEndsTheOtherHost) {
                 HasSubstr("host " + std::to_string(victim) + " (" + name(victim) +
                           ") is gone: its launch has ended"));
     EXPECT_EQ(hosts[victim]->finish().exit_code, 128 + SIGKILL);
+  }
+}
+
+// The other host has copies of its checkpoints in memory, and waits for the host in its place.
+TEST_F(TwoHostsTest, ALostHostIsReplacedAndGetsItsCheckpoints) {
+  for (const int victim : {1, 0}) {
+    const std::string name = victim == 0 ? "first" : "second";
+    const Flags flags = local_job(name).with("--replication");
+    std::unique_ptr<Running> hosts[2];
+    for (int i = 0; i < 2; ++i) hosts[i] = start(i, of_host(i, flags, {"--max-restarts", "1"}));
+    ASSERT_TRUE(hosts[1]->wait_for(" iteration       15/"));
+    hosts[victim]->send(SIGKILL);
+    EXPECT_EQ(hosts[victim]->finish().exit_code, 128 + SIGKILL);
+    const auto before = static_cast<int>(metrics_of(path(name + ".jsonl")).size());
+    hosts[victim] = start(victim, of_host(victim, flags, {"--max-restarts", "1"}));
+    for (const auto& host : hosts) {
+      const Outcome outcome = host->finish();
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    }
+    const std::vector<Metrics> lines = metrics_of(path(name + ".jsonl"));
+    ASSERT_GT(static_cast<int>(lines.size()), before);
+    const double next = lines[static_cast<size_t>(before)].at("iteration");
+    EXPECT_LT(before + 1 - next, 2);
+    expect_as_undisturbed(lines, threads());
   }
 }
 

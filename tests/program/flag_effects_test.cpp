@@ -138,7 +138,8 @@ std::string comparable_profile(const std::string& text) {
 std::string comparable_file(const fs::path& path) {
   const std::string name = path.filename().string();
   if (name == "args.json" || name == "manifest.json.sum" || name == "checksums.crc32c" ||
-      name == "tokenizer_flags.json" || name == "progress.txt" || name.starts_with("args_")) {
+      name == "tokenizer_flags.json" || name == "progress.txt" || name == ".place" ||
+      name.starts_with("args_")) {
     return "";
   }
   if (name.find("tfevents") != std::string::npos) return std::to_string(fs::file_size(path));

@@ -83,8 +83,40 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                         "converting while loading");
   flags.add_later_entry("--ckpt-convert-save", T::kText, other, none,
                         "Directory of the converted checkpoint.", "converting while loading");
-  flags.add_later_entry("--non-persistent-save-interval", T::kInt, other, none,
-                        "Iterations between temporary checkpoints.", "temporary checkpoints");
+  flags
+      .add_optional("--non-persistent-save-interval", c.non_persistent_save_interval,
+                    "Iterations between checkpoints of --non-persistent-ckpt-type.")
+      .is_listed = false;
+  using N = NonPersistentType;
+  flags
+      .add_choice("--non-persistent-ckpt-type", c.non_persistent_ckpt_type,
+                  {{"global", N::kGlobal}, {"local", N::kLocal}, {"in_memory", N::kInMemory}},
+                  "local: each rank also saves its own part on its host, for restarts.")
+      .none()
+      .is_listed = false;
+  flags
+      .add_optional("--non-persistent-local-ckpt-dir", c.non_persistent_local_ckpt_dir,
+                    "Directory of each host for local checkpoints; memory that `launch "
+                    "--max-restarts N` keeps if not given.")
+      .is_listed = false;
+  flags.add_later_entry("--non-persistent-global-ckpt-dir", T::kText, other, none,
+                        "Directory of --non-persistent-ckpt-type global.",
+                        "--non-persistent-ckpt-type global");
+  flags.add_later_entry("--non-persistent-local-ckpt-algo", T::kText, other, "fully_parallel",
+                        "Detail of local checkpoints.");
+  flags
+      .add_switch("--replication", c.replication,
+                  "Ranks keep copies of local checkpoints of ranks on other hosts.")
+      .is_listed = false;
+  flags
+      .add_optional("--replication-jump", c.replication_jump,
+                    "Distance of ranks that keep each other's copies; the ranks of a host if not "
+                    "given.")
+      .is_listed = false;
+  flags
+      .add("--replication-factor", c.replication_factor,
+           "Number of ranks with the same local checkpoint, the rank itself included.")
+      .is_listed = false;
   flags.add_later_entry("--pretrained-checkpoint", T::kText, other, none,
                         "Weights to start from when --load is empty.",
                         "a second source of weights");
