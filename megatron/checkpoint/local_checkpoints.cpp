@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <span>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/texts.h"
 #include "megatron/comm/working.h"
+#include "megatron/core/crc32c.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/folder.h"
@@ -30,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPlaceFile = ".place";
+constexpr const char* kLayout = "local_layout";  // in args
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr int64_t kPiecesAhead = 2;  // sent before their receipt is known
 
@@ -124,18 +127,14 @@ class FolderReceiver {
   }
   // Receives the next piece; false after the last one.
   bool receive_piece() {
-    while (file_ < files_.size() && writer_ != nullptr && left_ == 0) {
-      writer_->commit();
-      writer_.reset();
-      ++file_;
-    }
-    while (file_ < files_.size() && writer_ == nullptr) {
-      writer_ = std::make_unique<FileWriter>(folder_.path() / files_[file_].name);
-      left_ = files_[file_].bytes;
+    for (; file_ < files_.size(); ++file_) {
+      if (writer_ == nullptr) {
+        writer_ = std::make_unique<FileWriter>(folder_.path() / files_[file_].name);
+        left_ = files_[file_].bytes;
+      }
       if (left_ > 0) break;
       writer_->commit();
       writer_.reset();
-      ++file_;
     }
     if (file_ == files_.size()) return false;
     const int64_t count = std::min(kPieceBytes, left_);
@@ -260,13 +259,15 @@ void LocalCheckpoints::remove_all_but(int rank, int64_t iteration) const {
 
 void LocalCheckpoints::save(const CheckpointState& state) {
   const comm::Working working(world_, fmt::format("saving iteration {} locally", state.iteration));
+  CheckpointState parts = parts_as_tensors(state);
+  parts.args[kLayout] = layout_of(parts);
   const int own = world_.rank();
   const std::vector<int> members = replication_.members(own);
   remove_all_but(own, saved_);
   for (const int member : members) {
     if (keeps(own, member)) remove_all_but(member, saved_);
   }
-  save_checkpoint(directory_of(own), contents_of(parts_as_tensors(state)));
+  save_checkpoint(directory_of(own), contents_of(parts));
   const fs::path name = iteration_directory_name(state.iteration);
   const auto position =
       static_cast<size_t>(std::find(members.begin(), members.end(), own) - members.begin());
@@ -284,14 +285,37 @@ void LocalCheckpoints::save(const CheckpointState& state) {
   saved_ = state.iteration;
 }
 
-std::string LocalCheckpoints::listing(const std::function<bool(const ArgMap&)>& belongs) const {
+std::string LocalCheckpoints::layout_of(const CheckpointState& parts) const {
+  std::string text;
+  const auto add = [&](const std::string& kind, const std::vector<CheckpointTensor>& tensors) {
+    for (const CheckpointTensor& tensor : tensors) {
+      text += fmt::format("{} {} {}\n", kind, tensor.name, tensor.whole.str());
+    }
+  };
+  add("model", parts.model);
+  for (const auto& [kind, tensors] : parts.optimizer) add(kind, tensors);
+  const auto sum_of = [](const std::string& bytes) {
+    return fmt::format("{:08x}", crc32c(std::as_bytes(std::span(bytes))));
+  };
+  return sum_of(fmt::format("{}", fmt::join(comm::gathered_texts(sum_of(text), world_), " ")));
+}
+
+// The lines "<rank> <iteration>" of this rank's directory.
+std::string LocalCheckpoints::listing(const ArgMap& wanted) const {
+  const auto has = [&](const ArgMap& args, const char* name) {
+    const auto is = args.find(name);
+    const auto should = wanted.find(name);
+    return (is == args.end() ? ArgValue{} : is->second) ==
+           (should == wanted.end() ? ArgValue{} : should->second);
+  };
   std::string text;
   for (int rank = 0; rank < world_.size(); ++rank) {
     const fs::path directory = directory_of(rank);
     if (!fs::exists(directory)) continue;
     for (const int64_t iteration : iterations_in(directory)) {
       const fs::path args = directory / iteration_directory_name(iteration) / kArgsFile;
-      if (belongs(parse_args(read_text(args), args))) {
+      const ArgMap saved = parse_args(read_text(args), args);
+      if (has(saved, "save") && has(saved, kLayout)) {
         text += fmt::format("{} {}\n", rank, iteration);
       }
     }
@@ -299,13 +323,14 @@ std::string LocalCheckpoints::listing(const std::function<bool(const ArgMap&)>& 
   return text;
 }
 
-std::optional<int64_t> LocalCheckpoints::newest(
-    const std::function<bool(const ArgMap&)>& belongs) const {
+std::optional<int64_t> LocalCheckpoints::newest(const CheckpointState& state) const {
+  ArgMap wanted = state.args;
+  wanted[kLayout] = layout_of(parts_as_tensors(state));
   const auto first = static_cast<size_t>(
       std::find(places_.begin(), places_.end(), places_[static_cast<size_t>(world_.rank())]) -
       places_.begin());
   const bool is_first = first == static_cast<size_t>(world_.rank());  // of its directory
-  listings_ = comm::gathered_texts(is_first ? listing(belongs) : std::string(), world_);
+  listings_ = comm::gathered_texts(is_first ? listing(wanted) : std::string(), world_);
   std::map<int64_t, std::set<int>> ranks;  // by iteration
   for (const std::string& text : listings_) {
     std::istringstream lines(text);

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,8 +63,9 @@ class LocalCheckpoints {
   void save(const CheckpointState& state);
 
   // The newest iteration of which each rank's checkpoint is in some directory; none if there is
-  // none. Only those count whose args satisfy `belongs`.
-  std::optional<int64_t> newest(const std::function<bool(const ArgMap&)>& belongs) const;
+  // none. Only those of the same --save count, with the tensors of `state`, or their parts, on
+  // every rank.
+  std::optional<int64_t> newest(const CheckpointState& state) const;
   // Opens this rank's checkpoint of newest(). Fetches it if it is in a directory of other ranks.
   CheckpointContents open(int64_t iteration);
   // The newest iteration of any run in this rank's directory.
@@ -79,8 +79,9 @@ class LocalCheckpoints {
 
  private:
   std::filesystem::path directory_of(int rank) const;
-  // The lines "<rank> <iteration>" of this rank's directory.
-  std::string listing(const std::function<bool(const ArgMap&)>& belongs) const;
+  // A checksum of the names and shapes of all ranks' tensors.
+  std::string layout_of(const CheckpointState& parts) const;
+  std::string listing(const ArgMap& wanted) const;
   // True if `keeper` has to store a copy of `owner`'s checkpoints.
   bool keeps(int keeper, int owner) const;
   bool shares_directory(int rank, int other) const;

@@ -35,15 +35,18 @@
 namespace megatron {
 namespace {
 
-constexpr int kSignal = SIGUSR2;
+using Clock = std::chrono::steady_clock;
+
 constexpr int kMaxCalls = 64;
 constexpr size_t kMaxName = 160;
 constexpr auto kForAnswer = std::chrono::milliseconds(300);
+constexpr auto kForAllAnswers = std::chrono::seconds(3);
 
 // The answer of the thread that was asked last. One thread asks at a time.
 struct AskedThread {
   std::atomic<pid_t> thread{0};  // that is asked; 0: nobody
   std::atomic<bool> is_there{false};
+  bool is_stuck = false;  // the thread began to answer and did not finish; no other is asked
   std::array<void*, kMaxCalls> calls{};
   int num_calls = 0;
 };
@@ -52,6 +55,7 @@ AskedThread& asked_thread() {
   return asked;
 }
 
+// The signals' handler. backtrace() allocates in its first call only, which has been made.
 void answer(int) {
   AskedThread& shared = asked_thread();
   const int error = errno;
@@ -61,6 +65,17 @@ void answer(int) {
     shared.is_there = true;
   }
   errno = error;
+}
+
+// The first real-time signal without another handler: SIGUSR1 and SIGUSR2 belong to job schedulers
+// and to programs that embed this library. -1 if there is none.
+int signal_for_asking() {
+  for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) {
+    struct sigaction known {};
+    if (::sigaction(signal, nullptr, &known) != 0) continue;
+    if (known.sa_handler == SIG_DFL || known.sa_handler == answer) return signal;
+  }
+  return -1;
 }
 
 // The functions of this program, from the symbol table of its file: the dynamic one lacks most.
@@ -162,25 +177,30 @@ std::string name_of_thread(pid_t thread) {
   return name;
 }
 
-// The calls of a thread without those of the signal's handler; empty if it does not answer.
-std::vector<void*> calls_of(pid_t thread) {
-  AskedThread& shared = asked_thread();
-  shared.is_there = false;
-  shared.thread = thread;
-  if (::syscall(SYS_tgkill, ::getpid(), thread, kSignal) != 0) return {};
-  const auto end = std::chrono::steady_clock::now() + kForAnswer;
-  while (!shared.is_there && std::chrono::steady_clock::now() < end) {
+bool is_there_by(const std::atomic<bool>& is_there, Clock::time_point end) {
+  while (!is_there && Clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  pid_t asked = thread;
-  if (shared.thread.compare_exchange_strong(asked, 0)) return {};
-  while (!shared.is_there) std::this_thread::yield();  // it is answering
+  return is_there;
+}
+
+// The calls of a thread without those of the signal's handler; empty if it does not answer in time.
+std::vector<void*> calls_of(pid_t thread, int signal, Clock::time_point end) {
+  AskedThread& shared = asked_thread();
+  if (shared.is_stuck) return {};
+  shared.is_there = false;
+  shared.thread = thread;
+  const bool is_sent = ::syscall(SYS_tgkill, ::getpid(), thread, signal) == 0;
+  if (!is_sent || !is_there_by(shared.is_there, std::min(Clock::now() + kForAnswer, end))) {
+    pid_t asked = thread;
+    if (shared.thread.compare_exchange_strong(asked, 0)) return {};
+    shared.is_stuck = !is_there_by(shared.is_there, Clock::now() + kForAnswer);
+    if (shared.is_stuck) return {};
+  }
   constexpr size_t kHandler = 2;  // answer(), and the frame that the kernel makes
   const std::span<void* const> calls(shared.calls.data(), static_cast<size_t>(shared.num_calls));
-  std::vector<void*> kept;
-  kept.reserve(calls.size());
-  for (void* const call : calls.subspan(std::min(kHandler, calls.size()))) kept.push_back(call);
-  return kept;
+  const auto kept = calls.subspan(std::min(kHandler, calls.size()));
+  return {kept.begin(), kept.end()};
 }
 
 }  // namespace
@@ -194,13 +214,15 @@ std::string stacks_of_all_threads() {
   struct sigaction action {};
   action.sa_handler = answer;
   action.sa_flags = SA_RESTART;
-  ::sigaction(kSignal, &action, nullptr);
+  const int signal = signal_for_asking();
+  ::sigaction(signal, &action, nullptr);
 
+  const Clock::time_point end = Clock::now() + kForAllAnswers;
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
   std::map<std::vector<void*>, std::vector<pid_t>> threads;  // by their calls
   for (const pid_t thread : threads_of_this_process()) {
     threads[thread == self ? std::vector<void*>(own.begin() + 1, own.begin() + num_own)
-                           : calls_of(thread)]
+                           : calls_of(thread, signal, end)]
         .push_back(thread);
   }
   std::map<pid_t, const std::vector<void*>*> order;

@@ -155,6 +155,7 @@ JobOutcome attempt(const std::vector<JobProcess>& processes, std::optional<Hosts
   if (!hosts) return run_job(processes);
   const JobOutcome here = run_job(processes, [&] { return hosts->has_failed_elsewhere(); });
   JobOutcome outcome = hosts->agreed(here);
+  if (here.is_final) outcome.is_lost = false;  // nobody waits for the lost host
   if (outcome.exit_code != 0 && outcome.reason != here.reason) print_error(outcome.reason);
   return outcome;
 }

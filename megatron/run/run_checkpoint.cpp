@@ -333,18 +333,6 @@ class LocalSaver : public RunSaver {
   LocalCheckpoints& local_;
 };
 
-// Settings that a rank must share with the local checkpoint that it loads.
-constexpr const char* kLayout[] = {"save",
-                                   "tensor_model_parallel_size",
-                                   "pipeline_model_parallel_size",
-                                   "num_layers_per_virtual_pipeline_stage",
-                                   "num_virtual_stages_per_pipeline_rank",
-                                   "context_parallel_size",
-                                   "expert_model_parallel_size",
-                                   "expert_tensor_parallel_size",
-                                   "use_distributed_optimizer",
-                                   "use_tp_pp_dp_mapping"};
-
 // Lets what a GPT has not keep its first values: a Retro begins with the GPT's weights, and other
 // missing tensors are an error. With --retro-fit-copy-mlp-norm the norms before cross-attention
 // read those before the MLP.
@@ -448,16 +436,9 @@ std::unique_ptr<RunSaver> make_local_saver(const RunConfig& config, TrainingStat
 
 bool load_local(const RunConfig& config, TrainingState& run, LocalCheckpoints& local,
                 int64_t saved) {
-  const std::optional<int64_t> newest = local.newest([&](const ArgMap& args) {
-    return std::all_of(std::begin(kLayout), std::end(kLayout), [&](const std::string& name) {
-      const auto ours = config.settings.find(name);
-      const auto theirs = args.find(name);
-      if (ours == config.settings.end() || theirs == args.end()) {
-        return ours == config.settings.end() && theirs == args.end();
-      }
-      return ours->second == theirs->second;
-    });
-  });
+  CheckpointState wanted = state_of(config, run, true, Use::kLoad);
+  wanted.args = config.settings;
+  const std::optional<int64_t> newest = local.newest(wanted);
   if (!newest || *newest <= saved) return false;
   print_line(fmt::format(" loading local checkpoints of iteration {}", *newest));
   const CheckpointContents contents = local.open(*newest);

@@ -55,7 +55,6 @@ std::unique_ptr<LocalCheckpoints> open_local_checkpoints(const CheckpointConfig&
   if (c.non_persistent_local_ckpt_dir.empty() && kept == nullptr) {
     throw ConfigError(
         "--non-persistent-ckpt-type local needs `megatron launch --max-restarts N`, which keeps "
-        "the "
         "checkpoints in memory, or --non-persistent-local-ckpt-dir with a directory of each host");
   }
   Replication replication;
@@ -158,8 +157,9 @@ bool TrainingRun::load_local_after(const CheckpointSource& source) {
     return false;
   }
   if (c.ckpt_step > 0 || c.no_load_optim || c.no_load_rng) return false;
+  const bool has_saved = source.exists() && !begins;
   return load_local(config_, *state_, *local_,
-                    source.exists() ? source.contents(config_.settings).iteration : -1);
+                    has_saved ? source.contents(config_.settings).iteration : -1);
 }
 
 void TrainingRun::load() {

@@ -310,28 +310,53 @@ TEST_F(FailureTest, ARestartGoesOnAsIfNothingHadHappened) {
 
 // Eight ranks go on from checkpoints in memory, of the last iteration that all of them have saved.
 TEST_F(FailureTest, LocalCheckpointsLoseLessThanTwoIterations) {
-  const Flags flags = local_job("local");
-  const auto lines = [&] { return metrics_of(path("local.jsonl")); };
-  Running running(
-      "launch",
-      launched({"--nproc-per-node", "8", "--ranks", "processes", "--max-restarts", "2"}, flags));
-  ASSERT_TRUE(running.wait_for(" iteration       15/"));
-  ASSERT_EQ(::kill(process_of_rank(running.pid(), 3), SIGKILL), 0);
-  const double killed = running.seconds();
-  ASSERT_TRUE(running.wait_for("successfully loaded local checkpoints at iteration"));
-  const auto before = static_cast<int>(lines().size());  // iterations
-  while (static_cast<int>(lines().size()) <= before && !running.has_ended()) ::usleep(10'000);
-  EXPECT_LT(running.seconds() - killed, 10);
-  const int loaded = static_cast<int>(lines()[static_cast<size_t>(before)].at("iteration")) - 1;
-  EXPECT_LT(before - loaded, 2);
+  for (const char* const ranks : {"threads", "processes"}) {
+    const Flags flags = local_job(ranks);
+    const auto lines = [&] { return metrics_of(path(std::string(ranks) + ".jsonl")); };
+    Running running(
+        "launch",
+        launched({"--nproc-per-node", "8", "--ranks", ranks, "--max-restarts", "2"}, flags));
+    ASSERT_TRUE(running.wait_for(" iteration       15/"));
+    const pid_t victim = std::string(ranks) == "threads" ? descendants(running.pid()).back()
+                                                         : process_of_rank(running.pid(), 3);
+    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    const double killed = running.seconds();
+    ASSERT_TRUE(running.wait_for("successfully loaded local checkpoints at iteration"));
+    const auto before = static_cast<int>(lines().size());  // iterations
+    while (static_cast<int>(lines().size()) <= before && !running.has_ended()) ::usleep(10'000);
+    EXPECT_LT(running.seconds() - killed, 10);
+    const int loaded = static_cast<int>(lines()[static_cast<size_t>(before)].at("iteration")) - 1;
+    EXPECT_LT(before - loaded, 2);
+    const Outcome outcome = running.finish();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("restart 1 of 2"), Not(HasSubstr("restart 2"))));
+    expect_as_undisturbed(lines(), {"--nproc-per-node", "8"});
+    for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+      EXPECT_THAT(entry.path().filename().string(),
+                  Not(HasSubstr(fmt::format("megatron-local-{}", running.pid()))));
+    }
+  }
+}
+
+// The checkpoint that it begins with has a higher iteration than its local ones.
+TEST_F(FailureTest, AFinetuningGoesOnFromItsLocalCheckpoints) {
+  EXPECT_EQ(
+      run("launch", launched(threads(), job("begun").with("--exit-interval", "20"))).exit_code, 0);
+  const auto tuned = [&](const Flags& flags) {
+    return flags.with("--load", path("begun").string())
+        .with("--finetune")
+        .with("--exit-interval", "15");
+  };
+  Words restarting = processes();
+  restarting.insert(restarting.end(), {"--max-restarts", "1"});
+  Running running("launch", launched(restarting, tuned(local_job("tuned"))));
+  ASSERT_TRUE(running.wait_for(" iteration       10/"));
+  ::kill(descendants(running.pid()).back(), SIGKILL);
   const Outcome outcome = running.finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("restart 1 of 2"), Not(HasSubstr("restart 2"))));
-  expect_as_undisturbed(lines(), {"--nproc-per-node", "8"});
-  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    EXPECT_THAT(entry.path().filename().string(),
-                Not(HasSubstr(fmt::format("megatron-local-{}", running.pid()))));
-  }
+  EXPECT_THAT(outcome.out, HasSubstr("successfully loaded local checkpoints at iteration"));
+  EXPECT_EQ(run("launch", launched(threads(), tuned(unsaved_job("whole")))).exit_code, 0);
+  expect_as(metrics_of(path("tuned.jsonl")), metrics_of(path("whole.jsonl")));
 }
 
 TEST_F(FailureTest, ARestartWithoutASaveBeginsAgain) {
@@ -399,6 +424,26 @@ class TwoHostsTest : public FailureTest {
  private:
   TwoHosts hosts_;
 };
+
+// Tensor parallel ranks share a host; data parallel ranks, or stages, are on both.
+TEST_F(TwoHostsTest, TrainAsOneHostToTheBit) {
+  for (const char* const stages : {"1", "2"}) {
+    const auto flags = [&](const std::string& name) {
+      return unsaved_job(name + stages)
+          .with("--pipeline-model-parallel-size", stages)
+          .with("--exit-interval", "20");
+    };
+    const auto left = start(0, of_host(0, flags("two")));
+    const auto right = start(1, of_host(1, flags("two")));
+    for (const auto* host : {&left, &right}) {
+      const Outcome outcome = (*host)->finish();
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    }
+    EXPECT_EQ(run("launch", launched(threads(), flags("one"))).exit_code, 0);
+    expect_as(metrics_of(path(std::string("two") + stages + ".jsonl")),
+              metrics_of(path(std::string("one") + stages + ".jsonl")));
+  }
+}
 
 TEST_F(TwoHostsTest, DifferentFlagsAreNamedWithTheirHosts) {
   const auto left = start(0, of_host(0, unsaved_job("flags")));
