@@ -199,6 +199,40 @@ TEST(PlanTest, ChoosesTheRecomputationThatFits) {
               testing::HasSubstr("--fit chooses the recomputation; remove"));
 }
 
+// The shapes of Qwen2.5 at sequence 1024.
+constexpr const char* kQwen =
+    "--group-query-attention --swiglu --normalization RMSNorm --disable-bias-linear --add-qkv-bias "
+    "--position-embedding-type rope --seq-length 1024 --max-position-embeddings 1024 --vocab-size "
+    "151936 --hidden-dropout 0 --attention-dropout 0 --untie-embeddings-and-output-weights "
+    "--use-distributed-optimizer ";
+constexpr const char* kQwen7b =
+    "--num-layers 28 --hidden-size 3584 --ffn-hidden-size 18944 --num-attention-heads 28 "
+    "--num-query-groups 4 ";
+constexpr const char* kQwen14b =
+    "--num-layers 48 --hidden-size 5120 --ffn-hidden-size 13824 --num-attention-heads 40 "
+    "--num-query-groups 8 ";
+constexpr const char* kNarrow =
+    "--use-precision-aware-optimizer --main-grads-dtype bf16 --main-params-dtype bf16 "
+    "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16 ";
+
+// With moments in fp32, a 7B model fits 80 GB only by offload.
+TEST(PlanTest, FitsLargeModelsOnOneGpu) {
+  const std::string qwen = kQwen;
+  const std::string narrow = kNarrow;
+  const nlohmann::json offloaded =
+      planned(qwen + kQwen7b + "--gpu h100 --micro-batch-size 4 --fit 74");
+  EXPECT_EQ(offloaded["fit_flags"], "--optimizer-cpu-offload");
+  EXPECT_EQ(planned(qwen + narrow + kQwen7b + "--micro-batch-size 4 --fit 71.7")["fit_flags"],
+            "--recompute-granularity selective --recompute-modules activation");
+  EXPECT_EQ(planned(qwen + narrow + kQwen14b + "--micro-batch-size 4 --fit 132")["fit_flags"],
+            "--recompute-granularity selective --recompute-modules layernorm activation");
+  const nlohmann::json fp8 =
+      planned(qwen + narrow + kQwen7b + "--fp8-format hybrid --micro-batch-size 16 --fit 111.7");
+  EXPECT_EQ(fp8["fit_flags"],
+            "--no-keep-fp8-transpose-cache --recompute-granularity full --recompute-method block "
+            "--recompute-num-layers 3");
+}
+
 TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
   const std::string flags = "--workload 1.3b --micro-batch-size 8 --global-batch-size 16";
   const nlohmann::json h200 = planned(flags);
