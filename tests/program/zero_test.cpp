@@ -178,9 +178,9 @@ TEST_F(ZeroTest, MainParametersInBf16TrainAsInFp32) {
   EXPECT_EQ(trained(few.with("--optimizer-cpu-offload"), {}, "offloaded"), straight);
   EXPECT_EQ(trained(few, {.zero_stage = 2}, "second"), straight);
   EXPECT_EQ(trained(few, {.zero_stage = 3}, "third"), straight);
-  const std::vector<Metrics> of_two = trained(few, {.dp = 2}, "dp2");
-  EXPECT_EQ(trained(few, {.dp = 2, .zero_stage = 2}, "dp2_second"), of_two);
-  for (const Layout& layout : {Layout{.dp = 2}, Layout{.tp = 2}, Layout{.pp = 2}}) {
+  // Where sums of gradients differ, a number may become the other neighbour.
+  for (const Layout& layout :
+       {Layout{.dp = 2}, Layout{.dp = 2, .zero_stage = 3}, Layout{.tp = 2}, Layout{.pp = 2}}) {
     const std::vector<Metrics> divided = trained(few, layout, "divided" + name_of(layout));
     ASSERT_EQ(divided.size(), straight.size());
     for (size_t i = 0; i < straight.size(); ++i) {
@@ -200,7 +200,11 @@ TEST_F(ZeroTest, MainParametersInBf16TrainAsInFp32) {
   EXPECT_EQ(trained(wide.with("--train-iters", "20").with("--load", saved), {}, "widened").size(),
             10U);
   const std::string other = path("other").string();
-  trained(wide.with("--train-iters", "10").with("--save", other), {}, "wide_saved");
+  trained(wide.with("--train-iters", "20")
+              .with("--save", other)
+              .with("--save-interval", "10")
+              .with("--exit-interval", "10"),
+          {}, "wide_saved");
   EXPECT_EQ(trained(few.with("--load", other), {}, "narrowed").size(), 10U);
 }
 
