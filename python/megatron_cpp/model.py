@@ -261,43 +261,50 @@ class AsyncEngine:
 
         async with AsyncEngine(model) as engine:
             texts = await asyncio.gather(*(engine.generate(prompt) for prompt in prompts))
+            async for event in engine.stream("Once upon a time"):
+                print(event.token)
+
+    For the options of a request see Engine.submit(). A request ends when its task is cancelled or
+    its loop is left. Raises ClosedError after close().
     """
 
     def __init__(self, model, **options):
         self.model = model
         self._engine = Engine(model, **options)
-        self._calls = queue.Queue()
-        self._listeners = {}
+        self._calls = queue.SimpleQueue()  # to the thread, which alone uses the engine
+        self._requests = {}  # those that are running, by number; the thread's
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @property
+    def num_requests(self):
+        """The requests that have not ended."""
+        return len(self._requests)
+
     async def generate(self, prompt, **options):
         """The Generation of one prompt."""
-        ids = self.model._ids_of(prompt)
-        row = Generation(list(ids), len(ids))
-        async for event in self.stream(ids, **options):
+        request = _AsyncRequest(prompt, options)
+        tokens, log_probabilities, finish = [], [], ""
+        async for event in self._events(request):
             if event.token is not None:
-                row.tokens.append(event.token)
+                tokens.append(event.token)
                 if options.get("log_probabilities", False):
-                    row.log_probabilities.append(event.log_probability)
-            row.finish = event.finish or row.finish
-        row.text = self.model._text_of(row.new_tokens)
-        return row
+                    log_probabilities.append(event.log_probability)
+            finish = event.finish
+        text = await request.loop.run_in_executor(None, self.model._text_of, tokens)
+        return Generation(request.ids + tokens, len(request.ids), text, finish, log_probabilities)
 
-    async def stream(self, prompt, **options):
-        """Yields the Events of one request as they come; leaving the loop cancels it."""
-        loop = asyncio.get_running_loop()
-        events = asyncio.Queue()
+    def stream(self, prompt, **options):
+        """An asynchronous iterator over the Events of one request as they come."""
+        return self._events(_AsyncRequest(prompt, options))
 
-        def deliver(event):
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        started = loop.create_future()
-        self._calls.put(("submit", (loop, started, deliver, prompt, options)))
-        number = await started
+    async def _events(self, request):
+        self._call("submit", request)
         try:
             while True:
-                event = await events.get()
+                event = await request.events.get()
                 if isinstance(event, BaseException):
                     raise event
                 if event.finish == "failed":
@@ -306,11 +313,21 @@ class AsyncEngine:
                 if event.finish:
                     return
         finally:
-            self._calls.put(("cancel", number))
+            self._calls.put(("cancel", request))
+
+    def _call(self, name, request=None):
+        with self._lock:
+            if self._is_closed:
+                raise _core.ClosedError("the engine is closed")
+            self._is_closed = name == "close"
+            self._calls.put((name, request))
 
     def close(self):
-        """Cancels what is left and ends the thread."""
-        self._calls.put(("close", None))
+        """Ends the requests, with a ClosedError, and the thread. Closing twice does nothing."""
+        try:
+            self._call("close")
+        except _core.ClosedError:
+            return
         self._thread.join()
         self._engine.close()
 
@@ -318,51 +335,67 @@ class AsyncEngine:
         return self
 
     async def __aexit__(self, *_):
-        self.close()
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def _run(self):
-        engine = self._engine
         while True:
-            is_idle = not self._listeners
             try:
-                while True:
-                    call, argument = self._calls.get(block=is_idle)
-                    is_idle = False
-                    if call == "close":
-                        return self._fail(_core.ClosedError("the engine was closed"))
-                    if call == "cancel":
-                        if self._listeners.pop(argument, None) is not None:
-                            engine.cancel(argument)
-                        continue
-                    loop, started, deliver, prompt, options = argument
-                    try:
-                        number = engine.submit(prompt, **options)
-                    except Exception as error:
-                        loop.call_soon_threadsafe(_set_exception, started, error)
-                        continue
-                    self._listeners[number] = deliver
-                    loop.call_soon_threadsafe(_set_result, started, number)
+                name, request = self._calls.get(block=not self._requests)
             except queue.Empty:
-                pass
+                name, request = "step", None
             try:
-                for event in engine.step():
-                    deliver = self._listeners.get(event.id)
-                    if deliver is None:
-                        continue
-                    if event.finish:
-                        del self._listeners[event.id]
-                    deliver(event)
+                if name == "close":
+                    return self._fail(_core.ClosedError("the engine was closed"))
+                getattr(self, "_" + name)(request)
             except Exception as error:
                 self._fail(error)
 
+    def _submit(self, request):
+        try:
+            request.ids = self.model._ids_of(request.prompt)
+            request.number = self._engine.submit(request.ids, **request.options)
+            self._requests[request.number] = request
+        except Exception as error:
+            request.deliver(error)
+
+    def _cancel(self, request):
+        if self._requests.pop(request.number, None) is not None:
+            self._engine.cancel(request.number)
+
+    def _step(self, _):
+        for event in self._engine.step():
+            request = self._requests.get(event.id)
+            if request is not None:
+                if event.finish:
+                    del self._requests[event.id]
+                request.deliver(event)
+
     def _fail(self, error):
-        for number, deliver in self._listeners.items():
-            deliver(error)
+        requests, self._requests = self._requests, {}
+        for number, request in requests.items():
+            request.deliver(error)
             try:
                 self._engine.cancel(number)
             except _core.MegatronError:
                 pass
-        self._listeners.clear()
+
+
+class _AsyncRequest:
+    """A request of a coroutine, and the queue of its events."""
+
+    def __init__(self, prompt, options):
+        self.prompt = prompt
+        self.options = options
+        self.ids = None
+        self.number = None
+        self.loop = asyncio.get_running_loop()
+        self.events = asyncio.Queue()
+
+    def deliver(self, event):
+        try:
+            self.loop.call_soon_threadsafe(self.events.put_nowait, event)
+        except RuntimeError:
+            pass  # the loop is closed
 
 
 class Server:
@@ -404,16 +437,6 @@ class Server:
 
     def __exit__(self, *_):
         self.close()
-
-
-def _set_result(future, value):
-    if not future.done():
-        future.set_result(value)
-
-
-def _set_exception(future, error):
-    if not future.done():
-        future.set_exception(error)
 
 
 def _ids(values, dtype):

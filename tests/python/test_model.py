@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -65,17 +66,101 @@ def test_an_engine_batches_and_cancels(model):
 def test_coroutines_share_an_engine(model):
     async def main():
         async with mg.AsyncEngine(model, max_rows=4, cache_tokens=512) as engine:
-            texts = await asyncio.gather(*(engine.generate(prompt, max_new_tokens=4, top_k=1, ignore_end=True)
+            texts = await asyncio.gather(*(engine.generate(prompt, max_new_tokens=4, top_k=1, ignore_end=True,
+                                                           log_probabilities=True)
                                            for prompt in PROMPTS * 3))
             with pytest.raises(mg.ConfigError):
                 await engine.generate([1000])
-            async for event in engine.stream(PROMPTS[0], max_new_tokens=20, ignore_end=True):
-                break  # cancels it
-            return texts
+            events = [event async for event in engine.stream(PROMPTS[0], max_new_tokens=4, top_k=1, ignore_end=True)]
+            assert [event.token for event in events] == texts[0].new_tokens
+            assert [event.finish for event in events] == ["", "", "", "length"]
+        for call in (engine.generate(PROMPTS[0]), engine.stream(PROMPTS[0]).__anext__()):
+            with pytest.raises(mg.ClosedError):
+                await call
+        engine.close()
+        return texts
 
     texts = asyncio.run(main())
-    greedy = model.generate(PROMPTS, max_new_tokens=4, top_k=1, ignore_end=True)
-    assert [one.tokens for one in texts] == [one.tokens for one in greedy] * 3
+    greedy = model.generate(PROMPTS, max_new_tokens=4, top_k=1, ignore_end=True, log_probabilities=True)
+    for text, expected in zip(texts, greedy * 3):
+        assert (text.tokens, text.prompt_length, text.finish) == (expected.tokens, expected.prompt_length, "length")
+        np.testing.assert_allclose(text.log_probabilities, expected.log_probabilities, rtol=1e-4)
+
+
+class Gate:
+    """The steps of an asynchronous engine, of which only allowed ones run."""
+
+    def __init__(self, engine):
+        self.allowed = threading.Semaphore(0)
+        self.count = 0
+        self._step = engine._engine.step
+        engine._engine.step = self.step
+
+    def allow(self, steps):
+        for _ in range(steps):
+            self.allowed.release()
+
+    def step(self):
+        assert self.allowed.acquire(timeout=60)
+        self.count += 1
+        return self._step()
+
+
+async def until(condition):
+    for _ in range(60000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError
+
+
+def test_cancelled_coroutines_end_their_requests(model):
+    async def main():
+        async with mg.AsyncEngine(model, max_rows=4, cache_tokens=512) as engine:
+            gate = Gate(engine)
+            first, second = (asyncio.create_task(engine.generate(prompt, max_new_tokens=20, top_k=1, ignore_end=True))
+                             for prompt in PROMPTS[:2])
+            await until(lambda: engine.num_requests == 2)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(engine.generate(PROMPTS[2]), 0.01)
+            gate.allow(20)
+            text = await second
+            assert text.tokens == model.generate(PROMPTS[1], max_new_tokens=20, top_k=1, ignore_end=True).tokens
+            assert gate.count == 20 and engine.num_requests == 0
+
+            gate.allow(1)
+            async for event in engine.stream(PROMPTS[0], max_new_tokens=20, ignore_end=True):
+                break
+            gate.allow(1)  # that which the thread waits for
+            await until(lambda: engine.num_requests == 0)
+            assert gate.count == 22
+
+    asyncio.run(main())
+
+
+def test_closing_ends_coroutines(checkpoint):
+    async def main(model, closed):
+        engine = mg.AsyncEngine(model, max_rows=1, cache_tokens=512)
+        gate = Gate(engine)
+        tasks = [asyncio.create_task(engine.generate(prompt, ignore_end=True)) for prompt in PROMPTS]
+        await until(lambda: engine.num_requests >= 1)
+        closing = asyncio.get_running_loop().run_in_executor(None, closed or engine.close)
+        if closed:
+            await closing
+        else:
+            await until(lambda: engine._is_closed)
+        gate.allow(1000)
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, mg.ClosedError)
+        await closing
+        engine.close()
+
+    with mg.Model.from_pretrained(checkpoint) as model:
+        asyncio.run(main(model, None))
+        asyncio.run(main(model, model.close))
 
 
 def test_saved_models_open(model, tmp_path):
