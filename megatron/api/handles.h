@@ -11,7 +11,7 @@
 
 namespace megatron::api {
 
-// The same elements as a tensor of the public interface.
+// The same elements as a tensor of the public interface. Waits until they are computed.
 Tensor handle_of(const megatron::Tensor& tensor);
 // The parameters of the modules, without buffers.
 std::vector<NamedTensor> parameters_of(const std::vector<const Module*>& modules);

@@ -138,7 +138,6 @@ Tensor Model::forward(std::span<const int64_t> ids, int64_t b) {
   RandomState random(0);
   random.set_training(false);
   state_->logits = gpt.logits(gpt.hidden_states(input, random));
-  synchronize(gpt.stream());
   return handle_of(state_->logits.data());
 }
 

@@ -7,7 +7,6 @@
 
 #include "megatron/api/handles.h"
 #include "megatron/core/error.h"
-#include "megatron/device/stream.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -56,7 +55,6 @@ MicrobatchOutput task_loss(const Task& changes, const megatron::Model& model,
   }
 
   const Stream stream = hidden.stream();
-  synchronize(stream);
   const bool wants_gradient = grad_enabled() && values.requires_grad();
   LossResult result =
       changes.loss({.values = handle_of(values.data()),

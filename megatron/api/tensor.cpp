@@ -2,6 +2,7 @@
 
 #include "megatron/api/handles.h"
 #include "megatron/core/error.h"
+#include "megatron/device/stream.h"
 
 namespace megatron::api {
 
@@ -20,6 +21,7 @@ const float* Tensor::floats() const {
 }
 
 Tensor handle_of(const megatron::Tensor& tensor) {
+  synchronize(tensor.stream());
   const auto owner = std::make_shared<megatron::Tensor>(tensor);
   Tensor handle;
   handle.data = owner->view().data;

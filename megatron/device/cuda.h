@@ -55,6 +55,9 @@ void release_pinned(void* block) noexcept;
 void* create_stream(int device);
 void destroy_stream(void* stream) noexcept;
 void synchronize(void* stream);
+// Waits for all work of the device, also that of other libraries. Does nothing while this process
+// captures a graph.
+void synchronize_device(int device);
 
 // An event without a time costs less, but elapsed_ms() rejects it.
 void* create_event(int device, bool is_timed = true);

@@ -3,6 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
 #include "megatron/core/error.h"
 
 namespace megatron {
@@ -13,12 +17,42 @@ std::string reason() {
   return text != nullptr ? text : "unknown reason";
 }
 
+void* opened(const char* file) {
+  const auto in = [&](std::string_view folder) {
+    return ::dlopen(fmt::format("{}/{}", folder, file).c_str(), RTLD_NOW | RTLD_LOCAL);
+  };
+  const char* const path = std::getenv("MEGATRON_LIBRARY_PATH");
+  for (std::string_view rest = path != nullptr ? path : ""; !rest.empty();) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    if (void* const handle = folder.empty() ? nullptr : in(folder)) return handle;
+    rest.remove_prefix(std::min(rest.size(), folder.size() + 1));
+  }
+  for (const char* const package : {"cu13", "cudnn", "nccl"}) {
+    // The linker replaces $ORIGIN by the folder of the file that has this code.
+    if (void* const handle = in(fmt::format("$ORIGIN/../nvidia/{}/lib", package))) return handle;
+  }
+  return ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
+// If `file` is one of the toolkit's libraries, the others that are missing, too.
+std::string others_missing(std::string_view file) {
+  constexpr std::string_view kToolkit[] = {"libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"};
+  std::string names;
+  if (std::ranges::find(kToolkit, file) == std::end(kToolkit)) return names;
+  for (const std::string_view other : kToolkit) {
+    if (other != file && opened(other.data()) == nullptr) names += fmt::format(", {}", other);
+  }
+  return names.empty() ? names : "; also missing: " + names.substr(2);
+}
+
 }  // namespace
 
 LazyLibrary::LazyLibrary(const char* file, const std::string& remedy)
-    : file_(file), handle_(::dlopen(file, RTLD_NOW | RTLD_LOCAL)) {
+    : file_(file), handle_(opened(file)) {
   if (handle_ == nullptr) {
-    throw DeviceError(fmt::format("{} cannot be loaded ({}); {}", file, reason(), remedy));
+    const std::string why = reason();
+    throw DeviceError(
+        fmt::format("{} cannot be loaded ({}){}; {}", file, why, others_missing(file), remedy));
   }
 }
 

@@ -7,8 +7,10 @@ namespace megatron {
 // A shared library, loaded on first use, so that the program also starts without it. Stays loaded.
 class LazyLibrary {
  public:
-  // `file` is the linker's name ("libnccl.so.2"); it is searched for where the program's own
-  // libraries are. Throws DeviceError with the linker's reason and `remedy`.
+  // `file` is the linker's name ("libnccl.so.2"). It is searched for in the folders of
+  // MEGATRON_LIBRARY_PATH, which colons separate; then in the packages that pip installs beside
+  // that of this code; then where the program's own libraries are. Throws DeviceError with the
+  // linker's reason, the other libraries of the CUDA toolkit that are missing, and `remedy`.
   LazyLibrary(const char* file, const std::string& remedy);
 
   // A function of the library, with the type of its declaration. Throws DeviceError if it is

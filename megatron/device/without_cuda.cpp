@@ -29,6 +29,7 @@ void release_pinned(void*) noexcept {}
 void* create_stream(int) { throw_unsupported(); }
 void destroy_stream(void*) noexcept {}
 void synchronize(void*) { throw_unsupported(); }
+void synchronize_device(int) { throw_unsupported(); }
 
 void* create_event(int, bool) { throw_unsupported(); }
 void destroy_event(void*) noexcept {}

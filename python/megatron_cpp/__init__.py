@@ -13,6 +13,7 @@ Settings have the names of the flags of the program `megatron`, which the packag
 docs/python.md describes all of it.
 """
 
+from . import _core
 from ._core import (
     ClosedError,
     CommError,
@@ -32,6 +33,7 @@ from ._core import (
     World,
 )
 from .data import DatasetWriter, IndexedDataset, Tokenizer
+from .libraries import find_cuda_libraries
 from .model import AsyncEngine, Engine, Generation, Model, Server
 from .program import bench, convert, plan, program_path, run
 from .ranks import process_world, run_ranks
@@ -40,6 +42,9 @@ from .task import Task, TorchTask
 from .trainer import Trainer
 
 __version__ = "0.2.0"
+
+if _core.built_with_cuda:
+    find_cuda_libraries()
 
 __all__ = [
     "AsyncEngine", "ClosedError", "CommError", "ConfigError", "DatasetWriter", "DeviceError",

@@ -98,7 +98,7 @@ class TorchTask(Task):
                 (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
                 gradient = torch.zeros_like(leaf) if gradient is None else gradient.contiguous()
                 if gradient.is_cuda:
-                    torch.cuda.synchronize(gradient.device)
+                    torch.cuda.current_stream(gradient.device).synchronize()
         if not isinstance(logged, Mapping):
             raise TypeError("loss() returns a scalar tensor, or it and a dict of numbers")
         return float(loss.detach()), gradient, {name: float(value) for name, value in logged.items()}

@@ -9,10 +9,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
 #include "megatron/ranks.h"
 #include "megatron/settings.h"
 #include "megatron/task.h"
@@ -113,7 +115,14 @@ class Guarded {
     const Busy busy(*this);
     if (object_ == nullptr) throw ClosedError(std::string(name_) + " is closed");
     const nb::gil_scoped_release release;
-    return f(*object_);
+    if (shared_device_ >= 0) cuda::synchronize_device(shared_device_);
+    if constexpr (std::is_same_v<decltype(f(*object_)), std::vector<api::NamedTensor>>) {
+      std::vector<api::NamedTensor> tensors = f(*object_);
+      if (!tensors.empty()) shared_device_ = tensors.front().tensor.device;
+      return tensors;
+    } else {
+      return f(*object_);
+    }
   }
 
   // Frees the engine's object.
@@ -156,6 +165,7 @@ class Guarded {
 
   const char* name_;
   std::unique_ptr<T> object_;
+  int shared_device_ = -1;  // the GPU of tensors that other packages have, and may be changing
   std::atomic<bool> is_busy_ = false;  // of kThrows
   std::mutex mutex_;                   // of kWaits
 };

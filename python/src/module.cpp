@@ -10,6 +10,7 @@ NB_MODULE(_core, m) {
   megatron::kernels::expect_possible_instruction_set();
   m.def("instruction_set", &megatron::kernels::instruction_set,
         "That of the CPU kernels: docs/packages.md.");
+  m.attr("built_with_cuda") = megatron::cuda::kIsBuilt;
   bind_tensor(m);
   bind_task(m);
   bind_data(m);

@@ -70,6 +70,7 @@ api::Tensor tensor_of_array(nb::handle array) {
     }
     if (read.device_type() == nb::device::cuda::value) {
       tensor.device = read.device_id();
+      cuda::synchronize(nullptr);  // packages compute on the default stream
     } else if (read.device_type() != nb::device::cpu::value) {
       throw DeviceError("an array must be in host memory or on a GPU of CUDA");
     }

@@ -22,8 +22,10 @@ Library load() {
   } else if (std::string(nvls) != "0") {
     warn(fmt::format("NCCL_NVLS_ENABLE={}: NVLink multicast is on", nvls));
   }
-  const LazyLibrary file("libnccl.so.2",
-                         "install NCCL 2.18 or newer, or add its folder to LD_LIBRARY_PATH");
+  const LazyLibrary file(
+      "libnccl.so.2",
+      "install NCCL 2.18 or newer (with pip: nvidia-nccl-cu13), or name its folder in "
+      "MEGATRON_LIBRARY_PATH");
   Library functions{};
   const auto find = [&file]<class F>(F& function, const char* name) {
     function = file.function<F>(name);

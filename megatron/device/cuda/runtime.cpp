@@ -183,6 +183,12 @@ void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)
 
 void synchronize(void* stream) { MG_CUDA(cudaStreamSynchronize(stream_of(stream))); }
 
+void synchronize_device(int device) {
+  const DeviceScope scope(device);
+  const std::lock_guard no_capture_begins(captures().mutex);
+  if (captures().count == 0) MG_CUDA(cudaDeviceSynchronize());
+}
+
 void* create_event(int device, bool is_timed) {
   const DeviceScope scope(device);
   cudaEvent_t event = nullptr;

@@ -10,9 +10,10 @@ namespace {
 const megatron::LazyLibrary& cublaslt_library() {
   static const std::string file = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   static const megatron::LazyLibrary found(
-      file.c_str(), fmt::format("install cuBLAS of CUDA {0}, add its folder to LD_LIBRARY_PATH, or "
-                                "use --device cpu",
-                                CUBLAS_VER_MAJOR));
+      file.c_str(),
+      fmt::format("install cuBLAS of CUDA {0} (with pip: nvidia-cublas), name its folder "
+                  "in MEGATRON_LIBRARY_PATH, or use --device cpu",
+                  CUBLAS_VER_MAJOR));
   return found;
 }
 

@@ -10,7 +10,9 @@ const megatron::LazyLibrary& cudnn_library() {
   static const std::string file = fmt::format("libcudnn.so.{}", CUDNN_MAJOR);
   static const megatron::LazyLibrary found(
       file.c_str(),
-      fmt::format("install cuDNN {}, or add its folder to LD_LIBRARY_PATH", CUDNN_MAJOR));
+      fmt::format("install cuDNN {} (with pip: nvidia-cudnn-cu13), or name its folder in "
+                  "MEGATRON_LIBRARY_PATH",
+                  CUDNN_MAJOR));
   return found;
 }
 
