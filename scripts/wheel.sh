@@ -51,8 +51,13 @@ for python in "${pythons[@]}"; do
   version=$(version_of "$python")
   [[ ${version#3.} -lt 12 || ! -e $(echo "$build"/raw/*-abi3-*) ]] || continue
   tools=$build/tools-$version
-  environment "$python" "$tools" scikit-build-core==1.1.2 cmake==3.31.10 \
-    "nanobind==$([[ $version == 3.9 ]] && echo 2.15.0 || echo 3.1.0)"
+  # The last nanobind for 3.9; a CMake that knows the stable ABI.
+  case $version in
+    3.9) packages=(nanobind==2.15.0) ;;
+    3.10 | 3.11) packages=(nanobind==3.1.0) ;;
+    *) packages=(nanobind==3.1.0 cmake==3.31.10) ;;
+  esac
+  environment "$python" "$tools" scikit-build-core==1.1.2 "${packages[@]}"
   PATH=$PWD/$tools/bin:$PATH "$tools/bin/pip" wheel . --quiet --disable-pip-version-check --no-deps \
     --no-build-isolation --wheel-dir "$build/raw"
 done

@@ -107,7 +107,7 @@ class Gate:
 
 
 async def until(condition):
-    for _ in range(60000):
+    for _ in range(10000):
         if condition():
             return
         await asyncio.sleep(0.001)
@@ -145,7 +145,8 @@ def test_closing_ends_coroutines(checkpoint):
     async def main(model, closed):
         engine = mg.AsyncEngine(model, max_rows=1, cache_tokens=512)
         gate = Gate(engine)
-        tasks = [asyncio.create_task(engine.generate(prompt, ignore_end=True)) for prompt in PROMPTS]
+        tasks = [asyncio.create_task(engine.generate(prompt, max_new_tokens=20, ignore_end=True))
+                 for prompt in PROMPTS]
         await until(lambda: engine.num_requests >= 1)
         closing = asyncio.get_running_loop().run_in_executor(None, closed or engine.close)
         if closed:

@@ -130,12 +130,3 @@ def test_state_dicts_travel_through_torch(tiny, tmp_path):
         other.load_state_dict(torch.load(tmp_path / "state.pt"))
         tokens = np.arange(68).reshape(4, 17) % 60
         assert other.evaluate_step(tokens) == trainer.evaluate_step(tokens)
-
-
-def test_jax_shares_elements(tiny):
-    jax = pytest.importorskip("jax")
-    with mg.Trainer(tiny) as trainer:
-        for tensor in trainer.state_dict().values():
-            shared = jax.dlpack.from_dlpack(tensor)
-            assert shared.shape == tuple(tensor.shape)
-            assert np.array_equal(np.asarray(shared), tensor.numpy())

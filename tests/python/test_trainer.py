@@ -308,3 +308,13 @@ def test_batches_of_other_models_are_checked(tiny):
 class AddsSamples(mg.Task):
     def samples(self, split, num_samples, num_tokens):
         return np.ones((4, num_tokens), np.int64)
+
+
+def test_jax_shares_elements(tiny):
+    jax = pytest.importorskip("jax")
+    with mg.Trainer(tiny) as trainer:
+        for tensor in trainer.state_dict().values():
+            shared = jax.dlpack.from_dlpack(tensor)
+            assert shared.shape == tuple(tensor.shape)
+            assert np.array_equal(np.asarray(shared), tensor.numpy())
+            assert shared.unsafe_buffer_pointer() == tensor.data_ptr
