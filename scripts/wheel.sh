@@ -58,6 +58,7 @@ for python in "${pythons[@]}"; do
     *) packages=(nanobind==3.1.0 cmake==3.31.10) ;;
   esac
   environment "$python" "$tools" scikit-build-core==1.1.2 "${packages[@]}"
+  rm -f "$build/cmake/CMakeCache.txt"  # it knows another interpreter; the objects stay
   PATH=$PWD/$tools/bin:$PATH "$tools/bin/pip" wheel . --quiet --disable-pip-version-check --no-deps \
     --no-build-isolation --wheel-dir "$build/raw"
 done
