@@ -53,6 +53,7 @@ constexpr NamedKind kKinds[] = {
     {"weight_step", WorkKind::kHost},
     {"linear", WorkKind::kGemm},
     {"grouped_matmul", WorkKind::kGemm},
+    {"fp8_grouped_matmul", WorkKind::kGemm},
     {"column_parallel_linear", WorkKind::kGemm},
     {"row_parallel_linear", WorkKind::kGemm},
     {"gelu_mlp", WorkKind::kGemm},

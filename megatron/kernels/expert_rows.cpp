@@ -24,6 +24,15 @@ void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, St
                                                             stream);
 }
 
+void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
+                     ConstView slots, int64_t k, Stream stream) {
+  expect_dtype(y.dtype, x.dtype, "gather_fp8_rows: y");
+  expect_shape(y_scales.shape, {y.size(0)}, "gather_fp8_rows: y_scales");
+  expect_shape(x_scales.shape, {x.size(0)}, "gather_fp8_rows: x_scales");
+  dispatch<cpu::gather_fp8_rows, cuda::gather_fp8_rows>("gather_fp8_rows", y, y_scales, x, x_scales,
+                                                        slots, k, stream);
+}
+
 void combine_token_rows(TensorView y, ConstView x, ConstView rows, Stream stream) {
   dispatch<cpu::combine_token_rows, cuda::combine_token_rows>("combine_token_rows", y, x, rows,
                                                               stream);

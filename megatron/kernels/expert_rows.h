@@ -24,6 +24,14 @@ int64_t expert_order_workspace_bytes(int64_t slots, int64_t experts, Stream stre
 //   y [R, h] out   x [T, h] in, dtype of y   slots [R] in int32
 void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, Stream stream);
 
+// The same of rows in FP8 (fp8_rows.h), which have a scale each.
+//   y [R, h], y_scales [R] out   x [T, h], x_scales [T] in: E4M3 | E5M2, and fp32
+//
+// On a GPU h is a multiple of 16 and x and y start at multiples of 16 bytes; throws ShapeError
+// otherwise.
+void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
+                     ConstView slots, int64_t k, Stream stream);
+
 // y[t] = sum over j of x[rows[t, j]], without rows of -1.
 //   y [T, h] out   x [R, h] in, dtype of y   rows [T, k] in int32
 void combine_token_rows(TensorView y, ConstView x, ConstView rows, Stream stream);
@@ -40,6 +48,7 @@ void weigh_rows_backward(TensorView dx, TensorView dweights, ConstView dy, Const
 namespace cpu {
 decltype(kernels::order_by_expert) order_by_expert;
 decltype(kernels::gather_token_rows) gather_token_rows;
+decltype(kernels::gather_fp8_rows) gather_fp8_rows;
 decltype(kernels::combine_token_rows) combine_token_rows;
 decltype(kernels::weigh_rows_forward) weigh_rows_forward;
 decltype(kernels::weigh_rows_backward) weigh_rows_backward;
@@ -49,6 +58,7 @@ namespace cuda {
 decltype(kernels::order_by_expert) order_by_expert;
 int64_t expert_order_workspace_bytes(int64_t slots, int64_t experts);
 decltype(kernels::gather_token_rows) gather_token_rows;
+decltype(kernels::gather_fp8_rows) gather_fp8_rows;
 decltype(kernels::combine_token_rows) combine_token_rows;
 decltype(kernels::weigh_rows_forward) weigh_rows_forward;
 decltype(kernels::weigh_rows_backward) weigh_rows_backward;

@@ -8,6 +8,8 @@
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/expert_forward.h"
 #include "megatron/kernels/expert_rows.h"
+#include "megatron/kernels/fp8_grouped_matmul.h"
+#include "megatron/kernels/fp8_rows.h"
 #include "megatron/kernels/grouped_matmul.h"
 #include "megatron/kernels/matmul.h"
 #include "megatron/ops/optional_view.h"
@@ -104,6 +106,40 @@ void multiply_experts(Tensor& y, const Tensor& x, const Tensor& w, Transpose tra
   kernels::grouped_matmul(y.view(), x.view(), w.view(), transpose, rows.offsets.view(), y.stream());
 }
 
+// A matrix in FP8 with a scale for each row (kernels/fp8_rows.h).
+struct Fp8Rows {
+  Tensor numbers;  // [r, k]
+  Tensor scales;   // [r]
+};
+
+Fp8Rows fp8_rows(int64_t rows, int64_t k, DType dtype, Stream stream) {
+  return {Tensor({rows, k}, dtype, stream), Tensor({rows}, DType::kFloat32, stream)};
+}
+
+Fp8Rows quantized_rows(const Tensor& x, DType dtype) {
+  const TraceRange range("fp8_quantize", x.stream());
+  Fp8Rows y = fp8_rows(x.size(0), x.size(1), dtype, x.stream());
+  kernels::fp8_quantize_rows(y.numbers.view(), y.scales.view(), x.view(), x.stream());
+  return y;
+}
+
+// The rows of the experts of tokens in FP8: a row is rounded once, not once for each expert.
+Fp8Rows gathered_tokens(const Fp8Rows& x, const ExpertRows& rows) {
+  Fp8Rows y = fp8_rows(rows.count(), x.numbers.size(1), x.numbers.dtype(), x.numbers.stream());
+  kernels::gather_fp8_rows(y.numbers.view(), y.scales.view(), x.numbers.view(), x.scales.view(),
+                           rows.slots.view(), rows.k, x.numbers.stream());
+  return y;
+}
+
+// y_e = x_e w_e^T, or x_e w_e.
+void multiply_experts(Tensor& y, const Fp8Rows& x, const Fp8Stack& w, Transpose transpose,
+                      const ExpertRows& rows) {
+  const TraceRange range("fp8_grouped_matmul", y.stream());
+  const Tensor& numbers = transpose == Transpose::kYes ? w.rows : w.columns;
+  kernels::fp8_grouped_matmul(y.view(), x.numbers.view(), x.scales.view(), numbers.view(),
+                              w.scales.view(), rows.offsets.view(), y.stream());
+}
+
 // dw_e = dy_e^T x_e, added to a main gradient.
 void add_expert_products(ParameterGradient& dw, const Tensor& dy, const Tensor& x,
                          const ExpertRows& rows) {
@@ -193,6 +229,7 @@ struct ExpertPass::Saved {
   Tensor fc1, fc1_bias, fc2, fc2_bias;
   GradSink fc1_sink, fc1_bias_sink, fc2_sink, fc2_bias_sink;
   SavedAdapter fc1_adapter, fc2_adapter;
+  Fp8Stack fc1_fp8, fc2_fp8;
 
   int64_t inner() const { return fc2.size(2); }
 
@@ -237,17 +274,38 @@ struct ExpertPass::Saved {
     return y;
   }
 
+  // y_e = x_e w_e^T, or dx_e = dy_e w_e, in FP8 if the matrices are.
+  void multiply(Tensor& y, const Tensor& in, const Tensor& w, const Fp8Stack& fp8,
+                Transpose transpose) const {
+    if (!fp8.rows.defined()) return multiply_experts(y, in, w, transpose, rows);
+    multiply_experts(y, quantized_rows(in, fp8_dtype(transpose)), fp8, transpose, rows);
+  }
+  // The same of rows of tokens, which need not exist but in FP8.
+  void multiply_tokens(Tensor& y, const Tensor& tokens, const Fp8Stack& fp8,
+                       Transpose transpose) const {
+    multiply_experts(y, gathered_tokens(quantized_rows(tokens, fp8_dtype(transpose)), rows), fp8,
+                     transpose, rows);
+  }
+  DType fp8_dtype(Transpose transpose) const {
+    return transpose == Transpose::kYes ? DType::kFloat8E4M3 : options.fp8_gradients;
+  }
+
+  void multiply_fc1() {
+    if (fc1_fp8.rows.defined() && !options.weighs_input && !fc1_adapter.a.defined()) {
+      return multiply_tokens(wide, x, fc1_fp8, Transpose::kYes);
+    }
+    const Tensor in = inputs();
+    multiply(wide, in, fc1, fc1_fp8, Transpose::kYes);
+    fc1_adapter.add_to(wide, in, rows);
+  }
+
   Tensor forward() {
     const Stream stream = x.stream();
     wide = Tensor({rows.count(), fc1.size(1)}, x.dtype(), stream);
-    {
-      const Tensor in = inputs();
-      multiply_experts(wide, in, fc1, Transpose::kYes, rows);
-      fc1_adapter.add_to(wide, in, rows);
-    }
+    multiply_fc1();
     const Tensor inside = activations();
     Tensor out({rows.count(), fc2.size(1)}, x.dtype(), stream);
-    multiply_experts(out, inside, fc2, Transpose::kYes, rows);
+    multiply(out, inside, fc2, fc2_fp8, Transpose::kYes);
     fc2_adapter.add_to(out, inside, rows);
     if (fc2_bias.defined() && options.adds_fc2_bias) {
       const Tensor factors = bias_factors();
@@ -331,7 +389,11 @@ struct ExpertPass::Saved {
       const Tensor dout = gathered_tokens(dy, rows);
       if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
       Tensor inside({rows.count(), inner()}, x.dtype(), stream);  // its gradient first
-      multiply_experts(inside, dout, fc2, Transpose::kNo, rows);
+      if (fc2_fp8.rows.defined()) {
+        multiply_tokens(inside, dy, fc2_fp8, Transpose::kNo);
+      } else {
+        multiply_experts(inside, dout, fc2, Transpose::kNo, rows);
+      }
       if (fc2_adapter.a.defined()) {
         fc2_adapter.differentiate(inside, grads[8], grads[9], dout, activations(), wants[8],
                                   wants[9], rows);
@@ -342,7 +404,7 @@ struct ExpertPass::Saved {
       grads[4] = dfc2.result();
     }
     Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
-    multiply_experts(dinputs, dwide, fc1, Transpose::kNo, rows);
+    multiply(dinputs, dwide, fc1, fc1_fp8, Transpose::kNo);
     if (fc1_adapter.a.defined()) {
       fc1_adapter.differentiate(dinputs, grads[6], grads[7], dwide, inputs(), wants[6], wants[7],
                                 rows);
@@ -366,7 +428,7 @@ struct ExpertPass::Saved {
 
 ExpertPass::ExpertPass(const Tensor& ids, const ExpertMatrices& matrices,
                        const ExpertMlpOptions& options) {
-  const auto& [fc1, fc1_bias, fc2, fc2_bias, fc1_adapter, fc2_adapter] = matrices;
+  const auto& [fc1, fc1_bias, fc2, fc2_bias, fc1_adapter, fc2_adapter, fc1_fp8, fc2_fp8] = matrices;
   const int64_t experts = fc1.size(0);
   const int64_t widths = is_gated(options.activation) ? 2 : 1;
   expect_shape(fc1.shape(), {experts, widths * fc2.size(2), fc1.size(2)}, "expert_mlp: fc1");
@@ -386,7 +448,9 @@ ExpertPass::ExpertPass(const Tensor& ids, const ExpertMatrices& matrices,
             .fc2_sink = fc2.grad_sink(),
             .fc2_bias_sink = sink_of(fc2_bias),
             .fc1_adapter = SavedAdapter(fc1_adapter),
-            .fc2_adapter = SavedAdapter(fc2_adapter)});
+            .fc2_adapter = SavedAdapter(fc2_adapter),
+            .fc1_fp8 = fc1_fp8,
+            .fc2_fp8 = fc2_fp8});
 }
 
 Tensor ExpertPass::forward(const Tensor& x, const Tensor& weights) {

@@ -17,7 +17,15 @@ struct ExpertAdapter {
   float scale = 1;
 };
 
-// The matrices of E experts, and their biases, which may be undefined.
+// The matrices of experts in E4M3 (kernels/fp8_matrices.h). Undefined: none.
+struct Fp8Stack {
+  Tensor rows;     // [E, out, in]
+  Tensor columns;  // [E, in, out]: the transposes
+  Tensor scales;   // [E] fp32
+};
+
+// The matrices of E experts, and their biases, which may be undefined. With those in FP8 products
+// with rows of tokens are in FP8, too (expert_mlp()).
 struct ExpertMatrices {
   Variable fc1;       // [E, f or 2f, h]: 2f with a gated activation
   Variable fc1_bias;  // [E, f or 2f]
@@ -25,6 +33,8 @@ struct ExpertMatrices {
   Variable fc2_bias;  // [E, h]
   ExpertAdapter fc1_adapter;
   ExpertAdapter fc2_adapter;
+  Fp8Stack fc1_fp8 = {};
+  Fp8Stack fc2_fp8 = {};
 };
 
 struct ExpertMlpOptions {
@@ -33,6 +43,7 @@ struct ExpertMlpOptions {
   int64_t first_expert = 0;  // the id of the first of `matrices`
   bool weighs_input = false;
   bool adds_fc2_bias = true;
+  DType fp8_gradients = DType::kFloat8E5M2;  // or E4M3: of gradients in products in FP8
 };
 
 // The sum over a token's experts, of those that `matrices` has, with p the expert's weight:
@@ -48,6 +59,18 @@ struct ExpertMlpOptions {
 //   y        [T, h]  dtype of x
 //
 // Saves x and the outputs of fc1. An expert without tokens has gradients of zero.
+//
+// With matrices in FP8 a row of tokens, or of what fc2 reads, is rounded to E4M3 and a row of their
+// gradients to fp8_gradients, each with a scale from its own amax (kernels/fp8_rows.h), so that no
+// row depends on others, nor on the layout of ranks:
+//
+//   product             factors                             dtype
+//   y_e = x_e w_e^T     x_e, w_e                            E4M3, E4M3
+//   dx_e = dy_e w_e     dy_e, transposed w_e                fp8_gradients, E4M3
+//   dw_e = dy_e^T x_e   dy_e, x_e before they are rounded   that of x
+//
+// (Transformer Engine gives the rows of an expert one scale.) Biases and adapters keep the dtype of
+// x.
 Variable expert_mlp(const Variable& x, const Tensor& ids, const Variable& weights,
                     const ExpertMatrices& matrices, const ExpertMlpOptions& options);
 

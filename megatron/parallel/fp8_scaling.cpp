@@ -10,11 +10,12 @@
 namespace megatron {
 namespace {
 
-std::vector<const Fp8Layer*> layers_of(const std::vector<const Module*>& chunks) {
-  std::vector<const Fp8Layer*> all;
+template <class Part>
+std::vector<const Part*> parts_of(const std::vector<const Module*>& chunks) {
+  std::vector<const Part*> all;
   for (const Module* chunk : chunks) {
-    const std::vector<const Fp8Layer*> layers = modules_of<Fp8Layer>(*chunk);
-    all.insert(all.end(), layers.begin(), layers.end());
+    const std::vector<const Part*> parts = modules_of<Part>(*chunk);
+    all.insert(all.end(), parts.begin(), parts.end());
   }
   return all;
 }
@@ -44,7 +45,8 @@ Fp8Scaling::Fp8Scaling(const std::vector<const Module*>& chunks, const Fp8Config
       is_delayed_(config.recipe == Fp8Recipe::kDelayed),
       groups_({parallel.tensor.group, parallel.data}),
       stream_(stream),
-      layers_(layers_of(chunks)),
+      layers_(parts_of<Fp8Layer>(chunks)),
+      experts_(parts_of<Fp8StackedWeight>(chunks)),
       gather_(std::move(gather)) {
   if (layers_.empty() || !is_delayed_) return;
   const MemoryScope scope(MemoryCategory::kParameters, "weights and scales in FP8");
@@ -58,8 +60,10 @@ Fp8Scaling::Fp8Scaling(const std::vector<const Module*>& chunks, const Fp8Config
 }
 
 void Fp8Scaling::quantize_weights() {
-  if (layers_.empty()) return;
+  if (layers_.empty() && experts_.empty()) return;
   const TraceRange range("quantize_weights", stream_);
+  for (const Fp8StackedWeight* weight : experts_) weight->quantize();
+  if (layers_.empty()) return;
   if (is_delayed_ && !has_looked_for_history_) {
     has_looked_for_history_ = true;
     if (has_amax(layers_[0]->amax_history())) use_history();

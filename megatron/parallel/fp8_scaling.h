@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/nn/fp8_layer.h"
+#include "megatron/nn/fp8_stacked_weight.h"
 #include "megatron/parallel/fp8_gather.h"
 #include "megatron/parallel/parallel_context.h"
 
@@ -13,7 +14,8 @@ namespace megatron {
 // Keeps the FP8 layers of a rank ready while their weights change: the weights in FP8, and the
 // scales of delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433, sec. 3). The amax of an
 // iteration is the largest of all microbatches and of all ranks that have parts or copies of the
-// layer, so that scales do not depend on the layout. Has no effect on a model without such layers.
+// layer, so that scales do not depend on the layout. Experts have no delayed scales. Has no effect
+// on a model without FP8.
 //
 // Nothing waits for the device, except the first quantize_weights().
 class Fp8Scaling {
@@ -41,6 +43,7 @@ class Fp8Scaling {
   const std::vector<comm::Group> groups_;  // one after the other, they reach all ranks of a layer
   const Stream stream_;
   std::vector<const Fp8Layer*> layers_;
+  std::vector<const Fp8StackedWeight*> experts_;
   std::unique_ptr<Fp8Gather> gather_;  // may be null
   Tensor amax_;                        // [layers, 3]: of the current iteration
   Tensor states_;                      // [layers, 2] int64: kernels::Fp8LayerState

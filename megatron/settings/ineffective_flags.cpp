@@ -271,6 +271,12 @@ class IneffectiveFlags {
             "--fp8-param-gather has no effect with one data-parallel rank, which has all weights");
     warn_if(fp8.param_gather && args_.transformer.lora_rank > 0,
             "--fp8-param-gather has no effect with --lora-rank: weights in FP8 do not change");
+    const bool has_experts = args_.transformer.has_experts();
+    warn_if(has_experts && fp8.margin != 0,
+            "--fp8-margin has no effect on experts, whose scales are those of single rows");
+    warn_if(has_experts && fp8.param_gather,
+            "--fp8-param-gather has no effect on the weights of experts, which ranks gather in 16 "
+            "bits");
     if (args_.parallel.tp_comm_overlap) {
       warn("--tp-comm-overlap has no effect on layers in FP8, whose products are not cut");
     }

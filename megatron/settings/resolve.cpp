@@ -557,7 +557,7 @@ class Resolver {
             fmt::format("--vocab-extra-ids {} must be at least 0", c.vocab_extra_ids));
   }
 
-  // FP8 products need a multiple of 16 rows.
+  // FP8 products need extents that are multiples of 16.
   void fp8_tokens() {
     const TransformerConfig& c = args_.transformer;
     const int64_t cp = args_.parallel.context_parallel_size;
@@ -568,6 +568,12 @@ class Resolver {
     require(!c.fp8.param_gather || args_.parallel.use_distributed_optimizer,
             "--fp8-param-gather needs --use-distributed-optimizer; add it or remove "
             "--fp8-param-gather");
+    const int64_t shares = std::max<int64_t>(1, expert_tensor_size(args_.parallel));
+    require(
+        !c.has_experts() || c.moe_ffn_hidden_size % (16 * shares) == 0,
+        fmt::format("--fp8-format needs --moe-ffn-hidden-size {} to be a multiple of {}; choose "
+                    "another size or remove --fp8-format",
+                    c.moe_ffn_hidden_size, 16 * shares));
     for (const int64_t length : {c.seq_length, c.decoder_seq_length}) {
       const int64_t tokens = args_.training.micro_batch_size * length / cp;
       require(tokens % 16 == 0,

@@ -281,6 +281,7 @@ void check_fp8(const LayerConfig& c, int64_t tp, ProblemList& list) {
   };
   suits(c.hidden_size, 16, "--hidden-size");
   suits(c.ffn_hidden_size, 16 * tp, "--ffn-hidden-size");
+  suits(c.moe_shared_expert_intermediate_size, 16 * tp, "--moe-shared-expert-intermediate-size");
   suits(c.num_attention_heads * c.kv_channels, 16 * tp, "--num-attention-heads x --kv-channels");
   suits(2 * c.num_query_groups * c.kv_channels, 16 * tp, "2 x --num-query-groups x --kv-channels");
 }

@@ -36,8 +36,9 @@ class ExpertProblems {
     require(c_.is_decoder_only() && !c_.retro.add_retriever,
             fmt::format("--num-experts {} is for a GPT without a retriever; remove it",
                         c_.num_experts));
-    require(!c_.fp8.is_on(),
-            "--fp8-format is not available with --num-experts yet; remove one of them");
+    require(!c_.fp8.is_on() || c_.fp8.recipe != Fp8Recipe::kBlockwise,
+            "--fp8-recipe blockwise is not available with --num-experts yet; use delayed or "
+            "tensorwise");
     const bool has_adapters =
         lora_of(c_, "linear_fc1").rank > 0 || lora_of(c_, "linear_fc2").rank > 0;
     require(!has_adapters || c_.lora_dropout == 0,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/nn/fp8_layer.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/expert_ranks.h"
@@ -105,6 +106,24 @@ Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream str
   };
   matrices_.fc1_adapter = adapter("linear_fc1", hidden, widths * inner, 1, widths);
   matrices_.fc2_adapter = adapter("linear_fc2", inner, hidden, 2, 1);
+  if (!config.fp8.is_on()) return;
+  if (stream.device.type == DeviceType::kCuda) {
+    throw ConfigError(
+        "--fp8-format with --num-experts: the products of experts in FP8 are not available on a "
+        "GPU yet; remove --fp8-format, or use --device cpu");
+  }
+  options_.fp8_gradients = fp8_dtype(config.fp8, Fp8Tensor::kGradient);
+  fc1_fp8_ = std::make_unique<Fp8StackedWeight>(matrices_.fc1, stream);
+  fc2_fp8_ = std::make_unique<Fp8StackedWeight>(matrices_.fc2, stream);
+  add_child("linear_fc1.fp8", *fc1_fp8_);
+  add_child("linear_fc2.fp8", *fc2_fp8_);
+}
+
+ExpertMatrices Experts::matrices() const {
+  ExpertMatrices all = matrices_;
+  if (fc1_fp8_) all.fc1_fp8 = fc1_fp8_->stack();
+  if (fc2_fp8_) all.fc2_fp8 = fc2_fp8_->stack();
+  return all;
 }
 
 Variable Experts::forward(const Variable& x, const RoutedTokens& routed, bool is_generation) const {
@@ -122,10 +141,10 @@ Variable Experts::forward(const Variable& x, const RoutedTokens& routed, bool is
       return copy_to_tensor_region(copy_to_tensor_region(own, experts_), shares_);
     };
     const Variable sums =
-        expert_mlp(on_all(x), routed.ids, on_all(routed.weights), matrices_, options_);
+        expert_mlp(on_all(x), routed.ids, on_all(routed.weights), matrices(), options_);
     return reduce_from_tensor_region(reduce_from_tensor_region(sums, shares_), experts_);
   }
-  return experts_of_ranks(x, routed.ids, routed.weights, matrices_, options_, experts_.group,
+  return experts_of_ranks(x, routed.ids, routed.weights, matrices(), options_, experts_.group,
                           shares_.group);
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "megatron/nn/fp8_stacked_weight.h"
 #include "megatron/ops/expert_mlp.h"
 #include "megatron/transformer/layer_config.h"
 #include "megatron/transformer/layer_part.h"
@@ -23,15 +25,18 @@ class Experts final : public Module {
   Experts(const LayerConfig& config, const TensorParallel& tp, Stream stream);
 
   // The sum over the experts of each of this rank's tokens.   x [T, h] -> [T, h]
-  // Generation has no gradients.
+  // Generation has no gradients. With FP8 Fp8Scaling::quantize_weights() comes before.
   Variable forward(const Variable& x, const RoutedTokens& routed, bool is_generation) const;
 
  private:
+  ExpertMatrices matrices() const;
+
   ExpertMlpOptions options_;
   TensorParallel experts_;  // ranks with other experts, and those that share them: a rank has a
   TensorParallel shares_;   // slice of the tokens of either group
   bool has_equal_tokens_;   // tensor-parallel ranks without slices of the sequence: the same tokens
   ExpertMatrices matrices_;
+  std::unique_ptr<Fp8StackedWeight> fc1_fp8_, fc2_fp8_;  // null without FP8
 };
 
 // A mixture of experts: a router sends each token to some of the experts, whose outputs are added

@@ -59,6 +59,15 @@ void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, St
   });
 }
 
+void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
+                     ConstView slots, int64_t k, Stream stream) {
+  gather_token_rows(y, x, slots, k, stream);
+  for (int64_t row = 0; row < y.size(0); ++row) {
+    const int32_t slot = slots.as<int32_t>()[row];
+    y_scales.as<float>()[row] = slot < 0 ? 0.0f : x_scales.as<float>()[slot / k];
+  }
+}
+
 void combine_token_rows(TensorView y, ConstView x, ConstView rows, Stream) {
   constexpr const char* kWho = "combine_token_rows";
   const TileReader in(x, kWho);

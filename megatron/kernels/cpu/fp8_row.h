@@ -10,8 +10,8 @@
 namespace megatron::kernels::cpu {
 
 // Writes the numbers of a row of k elements and returns its scale (fp8_rows.h).
-template <class T>
-float fp8_quantize_row(Float8E4M3* numbers, const T* row, int64_t k) {
+template <class Number, class T>
+float fp8_quantize_row(Number* numbers, const T* row, int64_t k) {
   float largest = 0;
   bool is_finite = true;
   for (int64_t i = 0; i < k; ++i) {
@@ -19,10 +19,10 @@ float fp8_quantize_row(Float8E4M3* numbers, const T* row, int64_t k) {
     is_finite = is_finite && size <= std::numeric_limits<float>::max();
     largest = std::max(largest, size);
   }
-  const float scale = is_finite ? largest / static_cast<float>(Float8E4M3::largest())
-                                : std::numeric_limits<float>::quiet_NaN();
+  const float scale =
+      is_finite ? largest / Number::largest() : std::numeric_limits<float>::quiet_NaN();
   for (int64_t i = 0; i < k; ++i) {
-    numbers[i] = Float8E4M3(scale > 0 ? static_cast<float>(row[i]) / scale : 0.0f);
+    numbers[i] = Number(scale > 0 ? static_cast<float>(row[i]) / scale : 0.0f);
   }
   return scale;
 }

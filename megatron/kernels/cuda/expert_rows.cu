@@ -115,6 +115,24 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// A warp for each row, in turn; a row of x and y has `words` words of 16 bytes.
+__global__ void __launch_bounds__(kThreads)
+    gather_fp8_kernel(uint4* y, float* y_scales, const uint4* x, const float* x_scales,
+                      const int* slots, int k, int64_t rows, int words) {
+  constexpr int kWarps = kThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; row < rows;
+       row += int64_t{gridDim.x} * kWarps) {
+    const int slot = slots[row];
+    const int64_t token = slot < 0 ? 0 : slot / k;
+#pragma unroll 4
+    for (int i = lane; i < words; i += kWarp) {
+      y[row * words + i] = slot < 0 ? uint4{} : x[token * words + i];
+    }
+    if (lane == 0) y_scales[row] = slot < 0 ? 0.0f : x_scales[token];
+  }
+}
+
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(AnyOutput y, AnyInput x, const int* rows, int k, int64_t tokens, int64_t cols) {
@@ -236,6 +254,20 @@ void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, St
             slots.as<int32_t>(), static_cast<int>(k), y.size(0), y.size(1));
       },
       y, x);
+  MG_CUDA(cudaGetLastError());
+}
+
+void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
+                     ConstView slots, int64_t k, Stream stream) {
+  if (y.numel() == 0) return;
+  if (y.size(1) % 16 != 0 || !is_aligned(x.data) || !is_aligned(y.data)) {
+    throw ShapeError("gather_fp8_rows: rows of " + std::to_string(y.size(1)) +
+                     " elements must be multiples of 16 and start at multiples of 16 bytes");
+  }
+  gather_fp8_kernel<<<blocks_for(y.size(0), kThreads / kWarp), kThreads, 0, native(stream)>>>(
+      static_cast<uint4*>(y.data), y_scales.as<float>(), static_cast<const uint4*>(x.data),
+      x_scales.as<float>(), slots.as<int32_t>(), static_cast<int>(k), y.size(0),
+      static_cast<int>(y.size(1) / 16));
   MG_CUDA(cudaGetLastError());
 }
 

@@ -15,19 +15,25 @@ __device__ __forceinline__ float largest_of(const Floats& pack) {
   return largest;
 }
 
+// The largest number of a type.
+template <__nv_fp8_interpretation_t kType>
+inline constexpr float kFp8Largest = kType == __NV_E4M3 ? 448.0f : 57344.0f;
+
 // The scale of a row, of its largest magnitude; NaN unless that is finite.
+template <__nv_fp8_interpretation_t kType = __NV_E4M3>
 __device__ __forceinline__ float fp8_row_scale(float largest) {
-  return largest <= 3.4028234e38f ? largest / 448.0f : __int_as_float(0x7fc00000);
+  return largest <= 3.4028234e38f ? largest / kFp8Largest<kType> : __int_as_float(0x7fc00000);
 }
 
 // The numbers of eight elements.
+template <__nv_fp8_interpretation_t kType = __NV_E4M3>
 __device__ __forceinline__ uint2 fp8_numbers(const Floats& pack, float scale) {
   uint32_t words[2] = {};
 #pragma unroll
   for (int two = 0; two < kVector / 2; ++two) {
     const float2 both = {scale > 0 ? pack.values[2 * two] / scale : 0.0f,
                          scale > 0 ? pack.values[2 * two + 1] / scale : 0.0f};
-    const uint32_t code = __nv_cvt_float2_to_fp8x2(both, __NV_SATFINITE, __NV_E4M3);
+    const uint32_t code = __nv_cvt_float2_to_fp8x2(both, __NV_SATFINITE, kType);
     words[two / 2] |= code << (two % 2 * 16);
   }
   return {words[0], words[1]};

@@ -12,7 +12,7 @@ constexpr int kPacksOfThread = 4;  // that stay in registers
 
 // Block x has row x: it finds the largest element, then reads the row again where it does not fit
 // the registers.
-template <class T>
+template <class T, __nv_fp8_interpretation_t kType>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(uint2* numbers, float* scales, const T* x, int packs) {
   __shared__ float shared[kWarp];
@@ -41,11 +41,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = largest;
   __syncthreads();
   largest = warp_max(threadIdx.x % kWarp < kThreads / kWarp ? shared[threadIdx.x % kWarp] : 0.0f);
-  const float scale = fp8_row_scale(largest);
+  const float scale = fp8_row_scale<kType>(largest);
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 
   const auto store_numbers = [&](int i, const RawPack<T>& raw) {
-    numbers[int64_t{blockIdx.x} * packs + i] = fp8_numbers(unpacked(raw), scale);
+    numbers[int64_t{blockIdx.x} * packs + i] = fp8_numbers<kType>(unpacked(raw), scale);
   };
 #pragma unroll
   for (int n = 0; n < kPacksOfThread; ++n) {
@@ -74,7 +74,8 @@ void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Strea
                      " elements must be multiples of 16 and start at multiples of 16 bytes");
   }
   dispatch_type(x.dtype, [&]<class T>() {
-    const auto kernel = quantize_kernel<T>;
+    const auto kernel = numbers.dtype == DType::kFloat8E5M2 ? quantize_kernel<T, __NV_E5M2>
+                                                            : quantize_kernel<T, __NV_E4M3>;
     launch_overlapped(
         kernel,
         {.grid = dim3(static_cast<unsigned>(x.size(0))),

@@ -291,14 +291,24 @@ struct GroupedOutput {
   }
 };
 
-template <class T, class Out, GroupedProduct kProduct>
-__global__ void __launch_bounds__(GroupedShape::kBlock, 1)
-    grouped_wgmma_kernel(const __grid_constant__ GroupedMaps maps, Out* out, float beta,
-                         GroupedTiles<kProduct> tiles) {
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)  // other code is empty
+// What a consumer thread needs of its block.
+struct GroupedConsumer {
+  GroupedRing ring;
+  int lane, warp;
+  unsigned char* staged;  // memory of the warp for GroupedOutput::write()
+
+  // Gives a stage back to the producer.
+  __device__ __forceinline__ void release(int stage) const {
+    if (lane == 0) barrier::arrive(ring.empty(stage));
+  }
+};
+
+// Starts a block: calls consume() in the consumer warpgroups, and fills the ring in the other one.
+template <GroupedProduct kProduct, class Consume>
+__device__ __forceinline__ void run_grouped_block(const GroupedMaps& maps,
+                                                  const GroupedTiles<kProduct>& tiles,
+                                                  Consume consume) {
   using Shape = GroupedShape;
-  constexpr bool kLeftIsMnMajor = kProduct == GroupedProduct::kWeightGradient;
-  constexpr bool kRightIsMnMajor = kProduct != GroupedProduct::kForward;
   __shared__ uint64_t barrier_words[2 * Shape::kStages];
   unsigned char* const memory = dynamic_shared_memory();
   const uint32_t begin = shared_address(memory);
@@ -319,75 +329,83 @@ __global__ void __launch_bounds__(GroupedShape::kBlock, 1)
     return;
   }
   alloc_registers<Shape::kRegisters>();
-
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = __shfl_sync(kFullMask, static_cast<int>(threadIdx.x) / kWarp, 0);
-  const int own_group = warp / 4;
-  unsigned char* const staged =
-      memory + padding + Shape::kStages * Shape::kStage + warp * 16 * Shape::kStoredRow;
-  const auto release = [&](int stage) {
-    if (lane == 0) barrier::arrive(ring.empty(stage));
-  };
-  float sums[Shape::kTiles][4];
-  PipelineState<Shape::kStages> state;
-  GroupedTile tile;
-  for (int number = static_cast<int>(blockIdx.x); tiles.find(number, tile);
-       number += static_cast<int>(gridDim.x)) {
-    if (tile.depth >= tile.depth_end) {
-#pragma unroll
-      for (auto& four : sums) {
-#pragma unroll
-        for (float& sum : four) sum = 0;
-      }
-    }
-    int multiplied = -1;  // the stage of the product under way
-    for (int depth = tile.depth; depth < tile.depth_end; depth += Shape::kDepth) {
-      const int stage = state.stage;
-      barrier::wait(ring.full(stage), state.parity);
-      if constexpr (kProduct == GroupedProduct::kWeightGradient) {
-        const int rows = tile.depth_end - depth;
-        if (rows < Shape::kDepth) clear_rows_behind(ring.left(stage), rows);
-      }
-      const uint32_t left_tile =
-          ring.left(stage) + static_cast<uint32_t>(own_group * 64 * kTileRowBytes);
-      const MatrixDescriptor left =
-          kLeftIsMnMajor ? mn_major_matrix(left_tile, Shape::kMnTile) : k_major_matrix(left_tile);
-      const MatrixDescriptor right = kRightIsMnMajor
-                                         ? mn_major_matrix(ring.right(stage), Shape::kMnTile)
-                                         : k_major_matrix(ring.right(stage));
-      fence_operand(sums);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < Shape::kDepth / 16; ++step) {
-        wgmma<T, kLeftIsMnMajor, kRightIsMnMajor>(
-            sums, left.after(kLeftIsMnMajor ? mn_major_step(step) : k_major_step(step, 0)),
-            right.after(kRightIsMnMajor ? mn_major_step(step) : k_major_step(step, 0)),
-            step > 0 || depth > tile.depth);
-      }
-      wgmma_commit();
-      if (multiplied >= 0) {
-        wgmma_wait<1>();
-        release(multiplied);
-      }
-      multiplied = stage;
-      state.advance();
-    }
-    wgmma_wait<0>();
-    fence_operand(sums);
-    if (multiplied >= 0) release(multiplied);
+  consume(GroupedConsumer{
+      ring, static_cast<int>(threadIdx.x) % kWarp, warp,
+      memory + padding + Shape::kStages * Shape::kStage + warp * 16 * Shape::kStoredRow});
+}
 
-    GroupedOutput<Out> output{out, tile.row + warp * 16, tile.end, tile.column, tiles.columns};
-    if constexpr (kProduct == GroupedProduct::kWeightGradient) {
-      output.data += int64_t{tile.group} * tiles.rows * tiles.columns;
+template <class T, class Out, GroupedProduct kProduct>
+__global__ void __launch_bounds__(GroupedShape::kBlock, 1)
+    grouped_wgmma_kernel(const __grid_constant__ GroupedMaps maps, Out* out, float beta,
+                         GroupedTiles<kProduct> tiles) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)  // other code is empty
+  using Shape = GroupedShape;
+  constexpr bool kLeftIsMnMajor = kProduct == GroupedProduct::kWeightGradient;
+  constexpr bool kRightIsMnMajor = kProduct != GroupedProduct::kForward;
+  run_grouped_block(maps, tiles, [=](const GroupedConsumer& self) mutable {
+    float sums[Shape::kTiles][4];
+    PipelineState<Shape::kStages> state;
+    GroupedTile tile;
+    for (int number = static_cast<int>(blockIdx.x); tiles.find(number, tile);
+         number += static_cast<int>(gridDim.x)) {
+      if (tile.depth >= tile.depth_end) {
+#pragma unroll
+        for (auto& four : sums) {
+#pragma unroll
+          for (float& sum : four) sum = 0;
+        }
+      }
+      int multiplied = -1;  // the stage of the product under way
+      for (int depth = tile.depth; depth < tile.depth_end; depth += Shape::kDepth) {
+        const int stage = state.stage;
+        barrier::wait(self.ring.full(stage), state.parity);
+        if constexpr (kProduct == GroupedProduct::kWeightGradient) {
+          const int rows = tile.depth_end - depth;
+          if (rows < Shape::kDepth) clear_rows_behind(self.ring.left(stage), rows);
+        }
+        const uint32_t left_tile =
+            self.ring.left(stage) + static_cast<uint32_t>(self.warp / 4 * 64 * kTileRowBytes);
+        const MatrixDescriptor left =
+            kLeftIsMnMajor ? mn_major_matrix(left_tile, Shape::kMnTile) : k_major_matrix(left_tile);
+        const MatrixDescriptor right = kRightIsMnMajor
+                                           ? mn_major_matrix(self.ring.right(stage), Shape::kMnTile)
+                                           : k_major_matrix(self.ring.right(stage));
+        fence_operand(sums);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < Shape::kDepth / 16; ++step) {
+          wgmma<T, kLeftIsMnMajor, kRightIsMnMajor>(
+              sums, left.after(kLeftIsMnMajor ? mn_major_step(step) : k_major_step(step, 0)),
+              right.after(kRightIsMnMajor ? mn_major_step(step) : k_major_step(step, 0)),
+              step > 0 || depth > tile.depth);
+        }
+        wgmma_commit();
+        if (multiplied >= 0) {
+          wgmma_wait<1>();
+          self.release(multiplied);
+        }
+        multiplied = stage;
+        state.advance();
+      }
+      wgmma_wait<0>();
+      fence_operand(sums);
+      if (multiplied >= 0) self.release(multiplied);
+
+      GroupedOutput<Out> output{out, tile.row + self.warp * 16, tile.end, tile.column,
+                                tiles.columns};
+      if constexpr (kProduct == GroupedProduct::kWeightGradient) {
+        output.data += int64_t{tile.group} * tiles.rows * tiles.columns;
+      }
+      if constexpr (std::is_same_v<Out, float>) {
+        output.add(sums, beta, self.lane);
+      } else if (beta == 0) {
+        output.write(sums, self.staged, self.lane);
+      } else {
+        output.accumulate(sums, beta, self.staged, self.lane);
+      }
     }
-    if constexpr (std::is_same_v<Out, float>) {
-      output.add(sums, beta, lane);
-    } else if (beta == 0) {
-      output.write(sums, staged, lane);
-    } else {
-      output.accumulate(sums, beta, staged, lane);
-    }
-  }
+  });
 #endif
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "megatron/core/float8.h"
 #include "megatron/kernels/cuda/matrix_descriptor.cuh"
 #include "megatron/kernels/cuda/mma.cuh"
 
@@ -85,6 +86,10 @@ __device__ __forceinline__ void fence_operand(float (&sums)[kTiles][4]) {
 #define MG_WGMMA_SHARED(N, TYPE, LIST, A, B, ADDS, LEFT, RIGHT)                        \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
   "k16.f32." TYPE "." TYPE " " LIST ", " A ", " B ", p, 1, 1, " LEFT ", " RIGHT ";\n}"
+// Both operands in shared memory, in FP8, the right one in E4M3.
+#define MG_WGMMA_FP8(N, LEFT, LIST, A, B, ADDS)                                        \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+  "k32.f32." LEFT ".e4m3 " LIST ", " A ", " B ", p, 1, 1;\n}"
 // The left operand in registers A.
 #define MG_WGMMA_LEFT(N, TYPE, LIST, A, B, ADDS, RIGHT)                                \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
@@ -173,6 +178,25 @@ __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (
   }
 }
 
+// sums = a b, or sums += a b if `adds`, of elements in FP8; 32 deep. Both come from
+// k_major_matrix(), as if two elements were one of 16 bits. Tensor cores keep about 14 bits of
+// sums.
+template <class Left>
+__device__ __forceinline__ void wgmma_fp8(float (&sums)[16][4], MatrixDescriptor a,
+                                          MatrixDescriptor b, bool adds) {
+  const auto add = static_cast<int>(adds);
+  if constexpr (std::is_same_v<Left, Float8E5M2>) {
+    asm volatile(MG_WGMMA_FP8("128", "e5m2", MG_LIST_64, "%64", "%65", "%66")
+                 : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add));
+  } else {
+    static_assert(std::is_same_v<Left, Float8E4M3>);
+    asm volatile(MG_WGMMA_FP8("128", "e4m3", MG_LIST_64, "%64", "%65", "%66")
+                 : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add));
+  }
+}
+
 #undef MG_SUMS_2
 #undef MG_SUMS_8
 #undef MG_SUMS_4
@@ -181,6 +205,7 @@ __device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (
 #undef MG_LIST_64
 #undef MG_LIST_128
 #undef MG_WGMMA_SHARED
+#undef MG_WGMMA_FP8
 #undef MG_WGMMA_LEFT
 
 // --- Registers ---
