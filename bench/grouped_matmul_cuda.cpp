@@ -1,6 +1,9 @@
 #include <cstdio>
 
 #include "megatron/device/stream.h"
+#include "megatron/kernels/fp8_grouped_matmul.h"
+#include "megatron/kernels/fp8_matrices.h"
+#include "megatron/kernels/fp8_rows.h"
 #include "megatron/kernels/grouped_matmul.h"
 #include "megatron/kernels/random.h"
 #include "megatron/tensor/tensor.h"
@@ -90,13 +93,36 @@ void measure(const char* name, const Experts& x, int64_t n, int64_t k, bool is_s
   };
   const double wgrad16 = gradient16(0.0f);
   const double added16 = gradient16(1.0f);
+  // In FP8: y and dx without quantisation, which has its own column, in GB/s of what it reads.
+  Tensor in8(in.shape(), DType::kFloat8E4M3, stream);
+  Tensor in_scales({x.rows}, DType::kFloat32, stream);
+  const double quantize =
+      2e-9 * static_cast<double>(in.numel()) /
+      seconds([&] { kernels::fp8_quantize_rows(in8.view(), in_scales.view(), in.view(), stream); },
+              stream);
+  Tensor out8(out.shape(), DType::kFloat8E5M2, stream);
+  Tensor out_scales({x.rows}, DType::kFloat32, stream);
+  kernels::fp8_quantize_rows(out8.view(), out_scales.view(), out.view(), stream);
+  Tensor w8(w.shape(), DType::kFloat8E4M3, stream);
+  Tensor w8_columns({x.count, k, n}, DType::kFloat8E4M3, stream);
+  Tensor w_scales({x.count}, DType::kFloat32, stream);
+  kernels::fp8_quantize_matrices(w8.view(), w8_columns.view(), w_scales.view(), w.view(), stream);
+  const double forward8 = rate([&] {
+    kernels::fp8_grouped_matmul(out.view(), in8.view(), in_scales.view(), w8.view(),
+                                w_scales.view(), offsets.view(), stream);
+  });
+  const double dgrad8 = rate([&] {
+    kernels::fp8_grouped_matmul(din.view(), out8.view(), out_scales.view(), w8_columns.view(),
+                                w_scales.view(), offsets.view(), stream);
+  });
   const ConstView one{w.view().data, {n, k}, DType::kBFloat16};
   const double dense = rate([&] {
     kernels::matmul(out.view(), in.view(), Transpose::kNo, one, Transpose::kYes, ConstView{}, 0.0f,
                     stream);
   });
-  std::printf("%-30s %-4s %-8s %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f\n", x.name, name,
-              is_skewed ? "skewed" : "balanced", forward, dgrad, wgrad, wgrad16, added16, dense);
+  std::printf("%-30s %-4s %-8s %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f\n", x.name,
+              name, is_skewed ? "skewed" : "balanced", forward, dgrad, wgrad, wgrad16, added16,
+              dense, forward8, dgrad8, quantize);
 }
 
 }  // namespace
@@ -107,8 +133,8 @@ int main() {
   const Device gpu{DeviceType::kCuda, 0};
   use_device(gpu);
   const OwnedStream queue(gpu);
-  std::printf("%-30s %-4s %-8s %6s %6s %6s %6s %6s %6s  TFLOP/s\n", "experts", "", "groups", "y",
-              "dx", "dw+=", "dw16", "dw16+=", "dense");
+  std::printf("%-30s %-4s %-8s %6s %6s %6s %6s %6s %6s %6s %6s TFLOP/s %6s GB/s\n", "experts", "",
+              "groups", "y", "dx", "dw+=", "dw16", "dw16+=", "dense", "y fp8", "dx fp8", "round");
   for (const Experts& experts : kExperts) {
     for (const bool is_skewed : {false, true}) {
       measure("fc1", experts, 2 * experts.width, experts.hidden, is_skewed, queue.get());

@@ -92,7 +92,7 @@ TEST(Fp8MatricesTest, AMatrixHasTheScaleOfItsOwnAmax) {
 }
 
 // Rounding a token and copying it is copying it and rounding each copy.
-TEST(Fp8RowsTest, RowsOfTokensAreRoundedOnce) {
+TEST(Fp8RowsOfTokensTest, AreRoundedOnce) {
   const Tensor x = random_normal({4, 9}, {.seed = 1});
   const Tensor slots = tensor_of(std::vector<int32_t>{7, 0, -1, 1, 4}, {5});
   const auto quantized = [](const Tensor& rows) {

@@ -4,6 +4,9 @@
 #include <limits>
 #include <vector>
 
+#include "megatron/core/float8.h"
+#include "megatron/kernels/fp8_matrices.h"
+#include "megatron/kernels/fp8_rows.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -121,6 +124,118 @@ TEST(ExpertMlpTest, AddsTheExpertsOfEachToken) {
                                  .fc2_adapter = {}},
                                 {.activation = Activation::kRelu, .num_experts = 4});
   expect_close(y.data(), want, Tolerance{.relative = 1e-5, .absolute = 1e-6});
+}
+
+// x [r, k] as rows in FP8 hold it.
+Tensor rounded_rows(const Tensor& x, DType type) {
+  Tensor numbers(x.shape(), type, Stream{});
+  Tensor scales({x.size(0)}, DType::kFloat32, Stream{});
+  kernels::fp8_quantize_rows(numbers.view(), scales.view(), x.view(), Stream{});
+  Tensor y = copied(x);
+  dispatch_float8(type, "test", [&]<class T>() {
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      y.view().as<float>()[i] =
+          static_cast<float>(numbers.view().as<T>()[i]) * scales.view().as<float>()[i / x.size(1)];
+    }
+  });
+  return y;
+}
+
+Fp8Stack stack_of(const Tensor& w) {
+  Fp8Stack stack{Tensor(w.shape(), DType::kFloat8E4M3, Stream{}),
+                 Tensor({w.size(0), w.size(2), w.size(1)}, DType::kFloat8E4M3, Stream{}),
+                 Tensor({w.size(0)}, DType::kFloat32, Stream{})};
+  kernels::fp8_quantize_matrices(stack.rows.view(), stack.columns.view(), stack.scales.view(),
+                                 w.view(), Stream{});
+  return stack;
+}
+
+// w as the stack holds it.
+Tensor rounded_matrices(const Fp8Stack& stack) {
+  Tensor w(stack.rows.shape(), DType::kFloat32, Stream{});
+  const int64_t of_matrix = w.numel() / w.size(0);
+  for (int64_t i = 0; i < w.numel(); ++i) {
+    w.view().as<float>()[i] = static_cast<float>(stack.rows.view().as<Float8E4M3>()[i]) *
+                              stack.scales.view().as<float>()[i / of_matrix];
+  }
+  return w;
+}
+
+// The products of rows and their gradients are those of rounded factors, those of the matrices'
+// gradients are not; token by token, with ReLU.
+TEST(ExpertMlpTest, Fp8RoundsTheFactorsOfProductsWithMatrices) {
+  const Variable x = Variable::leaf(expert_normal({kExpertTokens, kExpertHidden}, 1));
+  const Variable weights = Variable::leaf(expert_normal({kExpertTokens, 2}, 2));
+  const Variable fc1 = Variable::leaf(expert_normal({4, kExpertInner, kExpertHidden}, 3));
+  const Variable fc2 = Variable::leaf(expert_normal({4, kExpertHidden, kExpertInner}, 4));
+  const Tensor ids = expert_choices();
+  const Fp8Stack fc1_fp8 = stack_of(fc1.data());
+  const Fp8Stack fc2_fp8 = stack_of(fc2.data());
+  const Variable y = expert_mlp(x, ids, weights,
+                                {.fc1 = fc1,
+                                 .fc1_bias = {},
+                                 .fc2 = fc2,
+                                 .fc2_bias = {},
+                                 .fc1_adapter = {},
+                                 .fc2_adapter = {},
+                                 .fc1_fp8 = fc1_fp8,
+                                 .fc2_fp8 = fc2_fp8},
+                                {.activation = Activation::kRelu, .num_experts = 4});
+  const Tensor dy = expert_normal({kExpertTokens, kExpertHidden}, 5);
+  backward(y, dy);
+
+  const Tensor x8 = rounded_rows(x.data(), DType::kFloat8E4M3);
+  const Tensor dy8 = rounded_rows(dy, DType::kFloat8E5M2);
+  const Tensor w1 = rounded_matrices(fc1_fp8);
+  const Tensor w2 = rounded_matrices(fc2_fp8);
+  const auto zeros_like = [](const Tensor& one) {
+    return zeros(one.shape(), DType::kFloat32, Stream{});
+  };
+  Tensor want_y = zeros_like(dy), want_dx = zeros_like(dy), want_dweights = zeros_like(ids);
+  Tensor want_dfc1 = zeros_like(w1), want_dfc2 = zeros_like(w2);
+  const auto add_to = [](Tensor& one, int64_t i, double value) {
+    one.view().as<float>()[i] += static_cast<float>(value);
+  };
+  for (int64_t slot = 0; slot < ids.numel(); ++slot) {
+    const int64_t e = ids.span<int32_t>()[static_cast<size_t>(slot)];
+    const int64_t t = slot / 2;
+    if (e < 0) continue;
+    Tensor inside({1, kExpertInner}, DType::kFloat32, Stream{});
+    Tensor dwide = copied(inside);
+    for (int64_t i = 0; i < kExpertInner; ++i) {
+      double wide = 0;
+      double dinside = 0;
+      for (int64_t h = 0; h < kExpertHidden; ++h) {
+        wide += element(w1, (e * kExpertInner + i) * kExpertHidden + h) *
+                element(x8, t * kExpertHidden + h);
+        dinside += element(w2, (e * kExpertHidden + h) * kExpertInner + i) *
+                   element(dy8, t * kExpertHidden + h);
+      }
+      const double weight = element(weights.data(), slot);
+      inside.view().as<float>()[i] = static_cast<float>(std::max(wide, 0.0) * weight);
+      dwide.view().as<float>()[i] = static_cast<float>(wide > 0 ? dinside * weight : 0.0);
+      add_to(want_dweights, slot, dinside * std::max(wide, 0.0));
+    }
+    const Tensor inside8 = rounded_rows(inside, DType::kFloat8E4M3);
+    const Tensor dwide8 = rounded_rows(dwide, DType::kFloat8E5M2);
+    for (int64_t i = 0; i < kExpertInner; ++i) {
+      for (int64_t h = 0; h < kExpertHidden; ++h) {
+        const int64_t token = t * kExpertHidden + h;
+        const int64_t of_fc1 = (e * kExpertInner + i) * kExpertHidden + h;
+        const int64_t of_fc2 = (e * kExpertHidden + h) * kExpertInner + i;
+        add_to(want_y, token, element(inside8, i) * element(w2, of_fc2));
+        add_to(want_dx, token, element(dwide8, i) * element(w1, of_fc1));
+        add_to(want_dfc1, of_fc1, element(dwide, i) * element(x.data(), token));
+        add_to(want_dfc2, of_fc2, element(inside, i) * element(dy, token));
+      }
+    }
+  }
+  const Tolerance tolerance{.relative = 1e-5, .absolute = 1e-5};
+  expect_close(y.data(), want_y, tolerance, "y");
+  expect_close(x.grad(), want_dx, tolerance, "dx");
+  expect_close(weights.grad(), want_dweights, tolerance, "dweights");
+  expect_close(fc1.grad(), want_dfc1, tolerance, "dfc1");
+  expect_close(fc2.grad(), want_dfc2, tolerance, "dfc2");
 }
 
 // Low-rank adapters of experts give what their products added to the matrices give, in the output
