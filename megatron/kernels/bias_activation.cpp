@@ -44,15 +44,26 @@ void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, Co
       "weighed_activation", y, x, weights, slots, activation, stream);
 }
 
-void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
-                                 ConstView x, ConstView weights, ConstView slots,
+void weighed_activation_fp8(Fp8RowsView y8, ConstView x, ConstView weights, ConstView slots,
+                            Activation activation, Stream stream) {
+  const int64_t f = is_gated(activation) ? x.size(1) / 2 : x.size(1);
+  y8.expect_valid({x.size(0), f}, "weighed_activation_fp8: y8");
+  expect_shape(slots.shape, {x.size(0)}, "weighed_activation_fp8: slots");
+  if (x.numel() == 0) return;
+  dispatch<cpu::weighed_activation_fp8, cuda::weighed_activation_fp8>(
+      "weighed_activation_fp8", y8, x, weights, slots, activation, stream);
+}
+
+void weighed_activation_backward(TensorView dx, Fp8RowsView dx8, TensorView y, TensorView dweights,
+                                 ConstView dy, ConstView x, ConstView weights, ConstView slots,
                                  Activation activation, Stream stream) {
   expect_weighed(y, x, slots, activation);
+  if (!dx8.is_null()) dx8.expect_valid({x.size(0), x.size(1)}, "weighed_activation: dx8");
   expect_shape(dx.shape, x.shape, "weighed_activation: dx");
   expect_shape(dy.shape, y.shape, "weighed_activation: dy");
   if (y.numel() == 0) return;
   dispatch<cpu::weighed_activation_backward, cuda::weighed_activation_backward>(
-      "weighed_activation", dx, y, dweights, dy, x, weights, slots, activation, stream);
+      "weighed_activation", dx, dx8, y, dweights, dy, x, weights, slots, activation, stream);
 }
 
 }  // namespace megatron::kernels

@@ -3,6 +3,7 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 #include "megatron/kernels/activation.h"
+#include "megatron/kernels/fp8_rows.h"
 
 namespace megatron::kernels {
 
@@ -46,21 +47,28 @@ int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream);
 void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, ConstView slots,
                                 Activation activation, Stream stream);
 
+// The same y in FP8 alone: fp8_quantize_rows() of it.
+//   y8 [R, f] out   On a GPU f is a multiple of 16; throws ShapeError otherwise.
+void weighed_activation_fp8(Fp8RowsView y8, ConstView x, ConstView weights, ConstView slots,
+                            Activation activation, Stream stream);
+
 // dx[r] = weights[slots[r]] dy[r] act'(x[r]), dweights[slots[r]] += sum over the row of dy act(x),
 // and y again. Rows without a slot are 0.
 //
 //   dx        [R, f or 2f]  out
+//   dx8       [R, f or 2f]  out  fp8_quantize_rows() of dx; may be null; as y8 above
 //   y         [R, f]        out  may be dy
 //   dweights  [T, k]        in, out  fp32
 //   dy        [R, f]        in
-void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
-                                 ConstView x, ConstView weights, ConstView slots,
+void weighed_activation_backward(TensorView dx, Fp8RowsView dx8, TensorView y, TensorView dweights,
+                                 ConstView dy, ConstView x, ConstView weights, ConstView slots,
                                  Activation activation, Stream stream);
 
 namespace cpu {
 decltype(kernels::bias_activation_forward) bias_activation_forward;
 decltype(kernels::bias_activation_backward) bias_activation_backward;
 decltype(kernels::weighed_activation_forward) weighed_activation_forward;
+decltype(kernels::weighed_activation_fp8) weighed_activation_fp8;
 decltype(kernels::weighed_activation_backward) weighed_activation_backward;
 }  // namespace cpu
 
@@ -68,6 +76,7 @@ namespace cuda {
 decltype(kernels::bias_activation_forward) bias_activation_forward;
 decltype(kernels::bias_activation_backward) bias_activation_backward;
 decltype(kernels::weighed_activation_forward) weighed_activation_forward;
+decltype(kernels::weighed_activation_fp8) weighed_activation_fp8;
 decltype(kernels::weighed_activation_backward) weighed_activation_backward;
 int64_t bias_activation_backward_workspace_bytes(const Shape& x);
 // The blocks of rows that sum a dbias, each of kActivationRows of `rows` rows.

@@ -22,6 +22,16 @@ namespace megatron::kernels {
 // bytes; throws ShapeError otherwise.
 void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
 
+// The outputs above, of another kernel's rows; null: none.
+struct Fp8RowsView {
+  TensorView numbers = {};
+  TensorView scales = {};
+
+  bool is_null() const { return numbers.is_null(); }
+  // Throws ShapeError or DtypeError unless they are those of rows [rows, k].
+  void expect_valid(const Shape& shape, const char* who) const;
+};
+
 namespace cpu {
 decltype(kernels::fp8_quantize_rows) fp8_quantize_rows;
 }  // namespace cpu

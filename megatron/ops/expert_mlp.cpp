@@ -110,22 +110,28 @@ void multiply_experts(Tensor& y, const Tensor& x, const Tensor& w, Transpose tra
 struct Fp8Rows {
   Tensor numbers;  // [r, k]
   Tensor scales;   // [r]
-};
 
-Fp8Rows fp8_rows(int64_t rows, int64_t k, DType dtype, Stream stream) {
-  return {Tensor({rows, k}, dtype, stream), Tensor({rows}, DType::kFloat32, stream)};
-}
+  Fp8Rows() = default;
+  Fp8Rows(int64_t rows, int64_t k, DType dtype, Stream stream)
+      : numbers({rows, k}, dtype, stream), scales({rows}, DType::kFloat32, stream) {}
+  Fp8Rows(const Tensor& x, DType dtype) : Fp8Rows(x.size(0), x.size(1), dtype, x.stream()) {}
+
+  kernels::Fp8RowsView view() {
+    if (!numbers.defined()) return {};
+    return {numbers.view(), scales.view()};
+  }
+};
 
 Fp8Rows quantized_rows(const Tensor& x, DType dtype) {
   const TraceRange range("fp8_quantize", x.stream());
-  Fp8Rows y = fp8_rows(x.size(0), x.size(1), dtype, x.stream());
+  Fp8Rows y(x, dtype);
   kernels::fp8_quantize_rows(y.numbers.view(), y.scales.view(), x.view(), x.stream());
   return y;
 }
 
 // The rows of the experts of tokens in FP8: a row is rounded once, not once for each expert.
 Fp8Rows gathered_tokens(const Fp8Rows& x, const ExpertRows& rows) {
-  Fp8Rows y = fp8_rows(rows.count(), x.numbers.size(1), x.numbers.dtype(), x.numbers.stream());
+  Fp8Rows y(rows.count(), x.numbers.size(1), x.numbers.dtype(), x.numbers.stream());
   kernels::gather_fp8_rows(y.numbers.view(), y.scales.view(), x.numbers.view(), x.scales.view(),
                            rows.slots.view(), rows.k, x.numbers.stream());
   return y;
@@ -299,14 +305,25 @@ struct ExpertPass::Saved {
     fc1_adapter.add_to(wide, in, rows);
   }
 
+  // fc2's product of the activations.
+  void multiply_fc2(Tensor& out) const {
+    if (fc2_fp8.rows.defined() && is_fused() && !fc2_adapter.a.defined()) {
+      Fp8Rows inside(rows.count(), inner(), DType::kFloat8E4M3, x.stream());
+      kernels::weighed_activation_fp8(inside.view(), wide.view(), weights.view(), rows.slots.view(),
+                                      options.activation, x.stream());
+      return multiply_experts(out, inside, fc2_fp8, Transpose::kYes, rows);
+    }
+    const Tensor inside = activations();
+    multiply(out, inside, fc2, fc2_fp8, Transpose::kYes);
+    fc2_adapter.add_to(out, inside, rows);
+  }
+
   Tensor forward() {
     const Stream stream = x.stream();
     wide = Tensor({rows.count(), fc1.size(1)}, x.dtype(), stream);
     multiply_fc1();
-    const Tensor inside = activations();
     Tensor out({rows.count(), fc2.size(1)}, x.dtype(), stream);
-    multiply(out, inside, fc2, fc2_fp8, Transpose::kYes);
-    fc2_adapter.add_to(out, inside, rows);
+    multiply_fc2(out);
     if (fc2_bias.defined() && options.adds_fc2_bias) {
       const Tensor factors = bias_factors();
       for_experts(rows, [&](int64_t e, const auto& of) {
@@ -337,14 +354,17 @@ struct ExpertPass::Saved {
   }
 
   // Through the activation and the weights: the gradients of fc1's output, of its bias and of the
-  // weights. `dinside`, the gradient of what fc2 reads, becomes that input.
-  Tensor activation_gradient(Tensor& dinside, Tensor& dweights, Grads& grads,
+  // weights. `dinside`, the gradient of what fc2 reads, becomes that input. `dwide8`: that of fc1's
+  // output in FP8 if one kernel makes both.
+  Tensor activation_gradient(Tensor& dinside, Fp8Rows& dwide8, Tensor& dweights, Grads& grads,
                              const Wants& wants) const {
     Tensor dwide = empty_like(wide);
     if (is_fused()) {
-      kernels::weighed_activation_backward(
-          dwide.view(), dinside.view(), dweights.view(), std::as_const(dinside).view(), wide.view(),
-          weights.view(), rows.slots.view(), options.activation, x.stream());
+      if (fc1_fp8.rows.defined()) dwide8 = Fp8Rows(dwide, options.fp8_gradients);
+      kernels::weighed_activation_backward(dwide.view(), dwide8.view(), dinside.view(),
+                                           dweights.view(), std::as_const(dinside).view(),
+                                           wide.view(), weights.view(), rows.slots.view(),
+                                           options.activation, x.stream());
       return dwide;
     }
     Tensor inside = empty_like(dinside);
@@ -385,6 +405,7 @@ struct ExpertPass::Saved {
     const Stream stream = x.stream();
     Grads grads(10);
     Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream);
+    Fp8Rows dwide8;
     {
       const Tensor dout = gathered_tokens(dy, rows);
       if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
@@ -398,13 +419,17 @@ struct ExpertPass::Saved {
         fc2_adapter.differentiate(inside, grads[8], grads[9], dout, activations(), wants[8],
                                   wants[9], rows);
       }
-      dwide = activation_gradient(inside, dweights, grads, wants);
+      dwide = activation_gradient(inside, dwide8, dweights, grads, wants);
       ParameterGradient dfc2(fc2_sink, fc2.shape(), fc2.dtype(), stream, wants[4]);
       if (wants[4]) add_expert_products(dfc2, dout, inside, rows);
       grads[4] = dfc2.result();
     }
     Tensor dinputs({rows.count(), x.size(1)}, x.dtype(), stream);
-    multiply(dinputs, dwide, fc1, fc1_fp8, Transpose::kNo);
+    if (dwide8.numbers.defined()) {
+      multiply_experts(dinputs, std::exchange(dwide8, {}), fc1_fp8, Transpose::kNo, rows);
+    } else {
+      multiply(dinputs, dwide, fc1, fc1_fp8, Transpose::kNo);
+    }
     if (fc1_adapter.a.defined()) {
       fc1_adapter.differentiate(dinputs, grads[6], grads[7], dwide, inputs(), wants[6], wants[7],
                                 rows);

@@ -6,6 +6,7 @@
 #include "megatron/kernels/activation_math.h"
 #include "megatron/kernels/cpu/tiles.h"
 #include "megatron/kernels/cpu/vector_math.h"
+#include "megatron/kernels/cpu/workspace.h"
 #include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cpu {
@@ -249,9 +250,17 @@ void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, Co
   });
 }
 
-void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
-                                 ConstView x, ConstView weights, ConstView slots,
-                                 Activation activation, Stream) {
+void weighed_activation_fp8(Fp8RowsView y8, ConstView x, ConstView weights, ConstView slots,
+                            Activation activation, Stream stream) {
+  const Scratch memory(y8.numbers.numel() * size_of(x.dtype), stream);
+  const TensorView y{memory.data(), y8.numbers.shape, x.dtype};
+  cpu::weighed_activation_forward(y, x, weights, slots, activation, stream);
+  cpu::fp8_quantize_rows(y8.numbers, y8.scales, y, stream);
+}
+
+void weighed_activation_backward(TensorView dx, Fp8RowsView dx8, TensorView y, TensorView dweights,
+                                 ConstView dy, ConstView x, ConstView weights, ConstView slots,
+                                 Activation activation, Stream stream) {
   constexpr const char* kWho = "weighed_activation";
   const TileReader x_tiles(x, kWho);
   const TileReader dy_tiles(dy, kWho);
@@ -273,6 +282,7 @@ void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweight
       }
     });
   });
+  if (!dx8.is_null()) cpu::fp8_quantize_rows(dx8.numbers, dx8.scales, dx, stream);
 }
 
 }  // namespace megatron::kernels::cpu

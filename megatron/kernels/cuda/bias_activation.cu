@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "megatron/kernels/cuda/activation.cuh"
+#include "megatron/kernels/cuda/fp8_pack.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
 #include "megatron/kernels/elementwise.h"
 
@@ -273,15 +274,71 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Where rows in FP8 go; null: none.
+struct Fp8Sink {
+  uint2* numbers;
+  float* scales;
+  bool is_e5m2;
+
+  // The scale of a row of this magnitude, on every lane of its warp.
+  __device__ __forceinline__ float scale(int64_t row, float largest) const {
+    largest = warp_max(largest);
+    const float made = is_e5m2 ? fp8_row_scale<__NV_E5M2>(largest) : fp8_row_scale(largest);
+    if (threadIdx.x % kWarp == 0) scales[row] = made;
+    return made;
+  }
+  __device__ __forceinline__ void write(int64_t at, const Floats& pack, float scale) const {
+    numbers[at / kVector] =
+        is_e5m2 ? fp8_numbers<__NV_E5M2>(pack, scale) : fp8_numbers(pack, scale);
+  }
+};
+
+template <class T, class Function, Gate kGate>
+__global__ void __launch_bounds__(kThreads)
+    weighed_fp8_kernel(Fp8Sink y8, Packs<const T> x, RowWeights of, Matrix size) {
+  constexpr int kKept = 4;  // packs of a lane that stay in registers
+  WarpRow here(size);
+  if (here.row >= size.rows) return;
+  const int slot = of.slots[here.row];
+  const float weight = slot < 0 ? 0.0f : of.weights[slot];
+  float most = 0;
+  const auto value_at = [&](const WarpRow& at) {
+    Halves<kGate> in;
+    read_halves<kGate>(in, x, Source{}, size, at);
+    const RawPack<T> y = packed<T>(scaled(value<Function, kGate>(in), weight, slot >= 0));
+    most = larger(most, largest_of(unpacked(y)));
+    return y;
+  };
+  RawPack<T> kept[kKept];
+#pragma unroll
+  for (int n = 0; n < kKept; ++n) {
+    if (here.count > 0) kept[n] = value_at(here);
+    here.next(size);
+  }
+  const WarpRow rest = here;
+  for (; here.count > 0; here.next(size)) value_at(here);
+  const float scale = y8.scale(here.row, most);
+  here = WarpRow(size);
+#pragma unroll
+  for (int n = 0; n < kKept; ++n) {
+    if (here.count > 0) y8.write(here.row * size.f + here.column, unpacked(kept[n]), scale);
+    here.next(size);
+  }
+  for (here = rest; here.count > 0; here.next(size)) {  // from the cache
+    y8.write(here.row * size.f + here.column, unpacked(value_at(here)), scale);
+  }
+}
+
 template <class Function, Gate kGate, class Out, class In>
 __global__ void __launch_bounds__(kThreads)
-    weighed_backward_kernel(Out dx, Out y, float* dweights, In dy, In x, RowWeights of,
+    weighed_backward_kernel(Out dx, Fp8Sink dx8, Out y, float* dweights, In dy, In x, RowWeights of,
                             Matrix size) {
   WarpRow here(size);
   if (here.row >= size.rows) return;
   const int slot = of.slots[here.row];
   const float weight = slot < 0 ? 0.0f : of.weights[slot];
   float sum = 0;
+  Floats most = {};
   for (; here.count > 0; here.next(size)) {
     const auto raw_dy = dy.fetch(here.row * size.f + here.column, here.count);
     Halves<kGate> in, out;
@@ -296,12 +353,35 @@ __global__ void __launch_bounds__(kThreads)
     y.write(here.row * size.f + here.column, here.count, scaled(values, weight, slot >= 0));
 #pragma unroll
     for (int h = 0; h < kHalves<kGate>; ++h) {
-      dx.write((here.row * kHalves<kGate> + h) * size.f + here.column, here.count,
-               scaled(out[h], 1.0f, slot >= 0));
+      const Floats d_half = scaled(out[h], 1.0f, slot >= 0);
+      dx.write((here.row * kHalves<kGate> + h) * size.f + here.column, here.count, d_half);
+      if (dx8.numbers != nullptr) most.values[0] = larger(most.values[0], largest_of(d_half));
     }
   }
   sum = warp_sum(sum);
   if (threadIdx.x % kWarp == 0 && slot >= 0) dweights[slot] += sum;
+  if constexpr (!std::is_same_v<Out, Sink>) {
+    if (dx8.numbers == nullptr) return;
+    using T = typename Out::Value;
+    const float scale = dx8.scale(here.row, unpacked(packed<T>(most)).values[0]);
+    for (here = WarpRow(size); here.count > 0; here.next(size)) {  // from the cache
+#pragma unroll
+      for (int h = 0; h < kHalves<kGate>; ++h) {
+        const int64_t at = (here.row * kHalves<kGate> + h) * size.f + here.column;
+        dx8.write(at, dx.floats(dx.fetch(at, here.count)), scale);
+      }
+    }
+  }
+}
+
+Fp8Sink fp8_sink_of(const Fp8RowsView& rows, bool are_whole_packs) {
+  if (rows.is_null()) return {};
+  if (!are_whole_packs || rows.numbers.size(1) % 16 != 0 || !is_aligned(rows.numbers.data)) {
+    throw ShapeError("weighed_activation: rows in FP8 of " + std::to_string(rows.numbers.size(1)) +
+                     " elements must be multiples of 16 and start at multiples of 16 bytes");
+  }
+  return {static_cast<uint2*>(rows.numbers.data), rows.scales.as<float>(),
+          rows.numbers.dtype == DType::kFloat8E5M2};
 }
 
 void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activation) {
@@ -415,10 +495,26 @@ void weighed_activation_forward(TensorView y, ConstView x, ConstView weights, Co
   MG_CUDA(cudaGetLastError());
 }
 
-void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweights, ConstView dy,
-                                 ConstView x, ConstView weights, ConstView slots,
+void weighed_activation_fp8(Fp8RowsView y8, ConstView x, ConstView weights, ConstView slots,
+                            Activation activation, Stream stream) {
+  const Matrix size{y8.numbers.size(0), y8.numbers.size(1)};
+  const RowWeights of{weights.as<float>(), slots.as<int32_t>()};
+  const auto blocks = static_cast<unsigned>(divided_up(size.rows, kWarps));
+  const Fp8Sink sink = fp8_sink_of(y8, is_wide(x, size.f));
+  dispatch_activation(activation, [&]<class Function, Gate kGate>() {
+    dispatch_floating(x.dtype, kWho, [&]<class T>() {
+      weighed_fp8_kernel<T, Function, kGate>
+          <<<blocks, kThreads, 0, native(stream)>>>(sink, Packs<const T>{x.as<T>()}, of, size);
+    });
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
+void weighed_activation_backward(TensorView dx, Fp8RowsView dx8, TensorView y, TensorView dweights,
+                                 ConstView dy, ConstView x, ConstView weights, ConstView slots,
                                  Activation activation, Stream stream) {
   const Matrix size{y.size(0), y.size(1)};
+  const Fp8Sink sink = fp8_sink_of(dx8, are_packs(size.f, dx, y, dy, x));
   const RowWeights of{weights.as<float>(), slots.as<int32_t>()};
   const auto blocks = static_cast<unsigned>(divided_up(size.rows, kWarps));
   float* const sums = dweights.as<float>();
@@ -426,13 +522,13 @@ void weighed_activation_backward(TensorView dx, TensorView y, TensorView dweight
   dispatch_activation(activation, [&]<class Function, Gate kGate>() {
     if (!are_packs(size.f, dx, y, dy, x)) {
       weighed_backward_kernel<Function, kGate><<<blocks, kThreads, 0, queue>>>(
-          sink_of(dx, size.f, kWho), sink_of(y, size.f, kWho), sums, source_of(dy, size.f, kWho),
-          source_of(x, size.f, kWho), of, size);
+          sink_of(dx, size.f, kWho), sink, sink_of(y, size.f, kWho), sums,
+          source_of(dy, size.f, kWho), source_of(x, size.f, kWho), of, size);
       return;
     }
     dispatch_floating(x.dtype, kWho, [&]<class T>() {
       weighed_backward_kernel<Function, kGate><<<blocks, kThreads, 0, queue>>>(
-          Packs<T>{dx.as<T>()}, Packs<T>{y.as<T>()}, sums, Packs<const T>{dy.as<T>()},
+          Packs<T>{dx.as<T>()}, sink, Packs<T>{y.as<T>()}, sums, Packs<const T>{dy.as<T>()},
           Packs<const T>{x.as<T>()}, of, size);
     });
   });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/kernels/bias_activation.h"
+#include "megatron/kernels/fp8_rows.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace megatron {
@@ -130,11 +131,57 @@ TEST_P(ExpertRowsCudaTest, ActivatesAndWeighsRows) {
                         tensor(cols, 4), tensor(width, 5), weights, slots},
                        [&](std::vector<Tensor>& t, Stream stream) {
                          kernels::weighed_activation_backward(
-                             t[0].view(), t[in_place ? 3 : 1].view(), t[2].view(), t[3].view(),
+                             t[0].view(), {}, t[in_place ? 3 : 1].view(), t[2].view(), t[3].view(),
                              t[4].view(), t[5].view(), t[6].view(), activation, stream);
                        },
                        {.tolerance = of_sums});
         }
+      }
+    }
+  }
+}
+
+// The kernels that also round rows to FP8 equal those that do one after the other.
+TEST_P(ExpertRowsCudaTest, RoundsWeighedActivations) {
+  for (const int64_t f : {16, 1024, 1168}) {
+    for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiglu}) {
+      const int64_t width = is_gated(activation) ? 2 * f : f;
+      constexpr int64_t kRows = 21;
+      const auto random = [&](int64_t cols, uint64_t seed) {
+        return random_normal({kRows, cols}, {.seed = seed, .dtype = GetParam()}).to(stream());
+      };
+      std::vector<int32_t> order(kRows, -1);
+      for (int32_t r = 0; r < kRows - 2; ++r) order[static_cast<size_t>(r)] = (r * 7) % (kRows - 2);
+      const Tensor slots = tensor_of(order, {kRows}).to(stream());
+      const Tensor weights = random_normal({kRows, 1}, {.seed = 9}).to(stream());
+      const Tensor x = random(width, 1);
+      const Tensor dy = random(f, 2);
+      Tensor y(dy.shape(), GetParam(), stream());
+      kernels::weighed_activation_forward(y.view(), x.view(), weights.view(), slots.view(),
+                                          activation, stream());
+      const auto rows8 = [&](const Tensor& like, DType type) {
+        return std::vector{Tensor(like.shape(), type, stream()),
+                           Tensor({kRows}, DType::kFloat32, stream())};
+      };
+      const auto expect_rounded = [&](const std::vector<Tensor>& got, const Tensor& of) {
+        std::vector<Tensor> want = rows8(of, got[0].dtype());
+        kernels::fp8_quantize_rows(want[0].view(), want[1].view(), of.view(), stream());
+        for (size_t i = 0; i < 2; ++i) {
+          expect_identical(got[i].to(Stream{}), want[i].to(Stream{}), std::to_string(f));
+        }
+      };
+      std::vector<Tensor> y8 = rows8(y, DType::kFloat8E4M3);
+      kernels::weighed_activation_fp8({y8[0].view(), y8[1].view()}, x.view(), weights.view(),
+                                      slots.view(), activation, stream());
+      expect_rounded(y8, y);
+      for (const DType type : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+        Tensor dx(x.shape(), GetParam(), stream());
+        std::vector<Tensor> dx8 = rows8(dx, type);
+        Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream());
+        kernels::weighed_activation_backward(dx.view(), {dx8[0].view(), dx8[1].view()}, y.view(),
+                                             dweights.view(), dy.view(), x.view(), weights.view(),
+                                             slots.view(), activation, stream());
+        expect_rounded(dx8, dx);
       }
     }
   }
