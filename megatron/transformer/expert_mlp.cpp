@@ -107,11 +107,6 @@ Experts::Experts(const LayerConfig& config, const TensorParallel& tp, Stream str
   matrices_.fc1_adapter = adapter("linear_fc1", hidden, widths * inner, 1, widths);
   matrices_.fc2_adapter = adapter("linear_fc2", inner, hidden, 2, 1);
   if (!config.fp8.is_on()) return;
-  if (stream.device.type == DeviceType::kCuda) {
-    throw ConfigError(
-        "--fp8-format with --num-experts: the products of experts in FP8 are not available on a "
-        "GPU yet; remove --fp8-format, or use --device cpu");
-  }
   options_.fp8_gradients = fp8_dtype(config.fp8, Fp8Tensor::kGradient);
   fc1_fp8_ = std::make_unique<Fp8StackedWeight>(matrices_.fc1, stream);
   fc2_fp8_ = std::make_unique<Fp8StackedWeight>(matrices_.fc2, stream);
