@@ -150,9 +150,10 @@ RoutedTokens Router::routed(const Tensor& logits) const {
 RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) const {
   const Variable product = logits_of(x, context);
   const bool is_double = product.dtype() == DType::kFloat64;
-  const bool has_rest = is_double || config_.moe_legacy_router || qb_beta_.defined() ||
-                        config_.moe_expert_capacity_factor >= 0;
-  if (context.decode.cached != nullptr && !has_rest) return routed(product.data());
+  const bool has_rest = is_double || config_.moe_legacy_router || qb_beta_.defined();
+  // A step of generation has tokens of other texts, and rows that pad it: none is dropped for them.
+  const bool is_generation = context.decode.cached != nullptr;
+  if (is_generation && !has_rest) return routed(product.data());
   const Variable plain = cast(product, DType::kFloat32);
   const Variable logits =
       config_.moe_legacy_router ? jittered_rows(plain, x.shape(), context) : plain;
@@ -165,7 +166,7 @@ RoutedTokens Router::forward(const Variable& x, const ForwardContext& context) c
   if (!is_double) {
     routed.weights = cast(cast(routed.weights, product.dtype()), DType::kFloat32);
   }
-  if (config_.moe_expert_capacity_factor >= 0) {
+  if (config_.moe_expert_capacity_factor >= 0 && !is_generation) {
     const auto tokens = static_cast<double>(routed.ids.numel());
     const auto capacity = static_cast<int64_t>(std::ceil(
         tokens / static_cast<double>(config_.num_experts) * config_.moe_expert_capacity_factor));

@@ -120,6 +120,28 @@ TEST(EngineOptionsTest, ModelsWithLayerOptionsDrawWhatFullPassesDraw) {
   }
 }
 
+// A capacity, which drops tokens in training, drops none of a text for the texts beside it.
+TEST(EngineExpertsTest, DrawsOfExpertsWithACapacityDoNotDependOnOtherTexts) {
+  if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
+  use_device(stream_under_test().device);
+  const auto change = [](TransformerConfig& c) {
+    c.num_experts = 4;
+    c.moe_router_topk = 2;
+    c.moe_expert_capacity_factor = 0.5;
+  };
+  const auto model = tiny_gpt(PositionEmbedding::kLearnedAbsolute, stream_under_test(),
+                              DType::kFloat32, 32, change);
+  Engine engine(*model, {});
+  std::map<RequestId, Request> requests;
+  for (const Tokens& prompt : {kPrompts[0], kPrompts[1], kPrompts[2]}) {
+    const Request request = request_of(prompt, static_cast<int64_t>(requests.size()));
+    requests[engine.submit(request)] = request;
+  }
+  for (const auto& [id, tokens] : run_all(engine)) {
+    EXPECT_EQ(tokens, alone(*model, requests[id])) << id;
+  }
+}
+
 class EngineTest : public testing::TestWithParam<PositionEmbedding> {
  protected:
   void SetUp() override {
