@@ -71,6 +71,7 @@ def main():
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--pid", type=int)
+    parser.add_argument("--samples", type=pathlib.Path, help="file for what the server used, over the requests")
     flags = parser.parse_args()
 
     with flags.texts.open(encoding="utf-8") as lines:
@@ -96,6 +97,8 @@ def main():
     for problem in clients.problems[:5]:
         print(problem)
     grows = usage.report("requests") if usage else False
+    if usage and flags.samples:
+        usage.write(flags.samples)
     sys.exit(bool(clients.problems) or len(seconds) != flags.requests or grows)
 
 
