@@ -7,13 +7,14 @@
 #   recipes/124m/run.sh corpus out/bf16 4
 #   recipes/124m/run.sh corpus out/fp8 1 --fp8-format hybrid
 #   recipes/124m/run.sh corpus out/muon 1 --optimizer muon --lr 2e-3
-#   recipes/124m/run.sh corpus out/experts 1 --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1536
+#   recipes/124m/run.sh corpus out/experts 1 --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1536 \
+#     --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2
 #   recipes/124m/run.sh corpus out/short 1 --train-iters 200 --lr-decay-iters 200
 #
 # An iteration has 480 samples of 1024 tokens; 2,000 iterations are 0.98 billion tokens. MEGATRON
-# names the program. OUT/initial, a folder of transformers, has the initial weights, for peer.py;
-# not of models with experts, for which transformers has no such model. Two of eight experts of half
-# the width compute what the dense MLP does, with the same number of operations.
+# names the program. OUT/initial, a folder of transformers, has the initial weights, for peer.py; a
+# GPT-2 with experts is no model of transformers. Two experts of half the width take as many
+# operations as the dense MLP.
 set -euo pipefail
 
 if [[ $# -lt 2 ]]; then
