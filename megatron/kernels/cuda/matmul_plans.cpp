@@ -3,12 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <mutex>
 #include <optional>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/memory.h"
+#include "megatron/device/staging.h"
 #include "megatron/kernels/algorithm_choice.h"
 #include "megatron/kernels/cuda/algorithm_search.h"
 #include "megatron/kernels/cuda/matmul_search.h"
@@ -20,6 +24,9 @@ namespace {
 constexpr double kSmallFlops = 1e9;
 constexpr int kMaxOffers = 16;
 constexpr int kRounds = 3;
+// The most device memory of a search: training is at its peak where the output layer's gradient
+// is first computed.
+constexpr int64_t kMostSearchBytes = int64_t{64} << 20;
 
 bool is_small(const MatmulKey& key) {
   return 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) *
@@ -119,7 +126,12 @@ std::optional<size_t> MatmulPlans::search(const MatmulPlan& plan,
                                           Stream stream) {
   // A product that accumulates may run many times in the search but change its result only once.
   std::optional<Scratch> scratch;
-  if (operands.beta != 0) {
+  std::unique_ptr<std::byte[]> result;  // in host memory meanwhile
+  const bool accumulates = operands.beta != 0;
+  if (accumulates && operands.c == operands.d && result_bytes > kMostSearchBytes) {
+    result = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(result_bytes));
+    copy_bytes(result.get(), operands.d, result_bytes, stream);
+  } else if (accumulates) {
     try {
       scratch.emplace(result_bytes, device_);
     } catch (const DeviceError&) {
@@ -129,6 +141,7 @@ std::optional<size_t> MatmulPlans::search(const MatmulPlan& plan,
     operands.d = scratch->data();
   }
   const auto ms = measured_ms(handle_, plan, offers, operands, workspace(stream), kRounds, stream);
+  if (result != nullptr) upload_bytes(operands.d, result.get(), result_bytes, stream);
   const size_t best = fastest(ms);
   debug(fmt::format("matmul: algorithm {} of {}, {:.4f} ms; the first {:.4f} ms", best,
                     offers.size(), ms[best], ms.front()));

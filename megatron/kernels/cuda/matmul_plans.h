@@ -31,7 +31,8 @@ class MatmulPlans {
   static MatmulPlans& of(Device device);
 
   cublasLtHandle_t handle() const { return handle_; }
-  // The operands are those of the call; a search reads a, b and c, and may write d if beta is 0.
+  // The operands are those of the call; a search reads a, b and c, and may write d if beta is 0. A
+  // large d to which the product adds is in host memory meanwhile.
   // Throws Unsupported if cuBLASLt has no algorithm.
   MatmulPlan plan(const MatmulKey& key, const MatmulOperands& operands, Stream stream);
   // The same for callers with an alternative: nothing if cuBLASLt has no algorithm.

@@ -70,6 +70,35 @@ class MatmulSearchCudaTest : public CudaTest {
   MatmulKey key_;
 };
 
+// The search takes no memory of the size of the result, which it restores.
+TEST_F(MatmulSearchCudaTest, ALargeResultStaysWhereItIs) {
+  constexpr int64_t kRows = 4'096, kColumns = 4'352, kTerms = 128;
+  const Tensor a =
+      random_normal({kTerms, kRows}, {.seed = 1, .dtype = DType::kBFloat16}).to(stream());
+  const Tensor b =
+      random_normal({kTerms, kColumns}, {.seed = 2, .dtype = DType::kBFloat16}).to(stream());
+  const Tensor before = random_normal({kRows, kColumns}, {.seed = 3});
+  Tensor d = before.to(stream());
+  const MatmulKey key = {.m = kRows,
+                         .n = kColumns,
+                         .k = kTerms,
+                         .in = DType::kBFloat16,
+                         .transpose_a = Transpose::kYes,
+                         .has_beta = true};
+  ChoiceFile file(path_);
+  MatmulPlans plans(gpu(), &file);
+  plans.workspace(stream());
+  CachingAllocator& memory = allocator_of(gpu());
+  memory.reset_peaks();
+  const int64_t in_use = memory.stats().allocated_bytes;
+  plans.plan(
+      key,
+      {.d = d.view().data, .a = a.view().data, .b = b.view().data, .c = d.view().data, .beta = 1},
+      searching());
+  EXPECT_EQ(memory.stats().peak_allocated_bytes, in_use);
+  expect_identical(d.to(Stream{}), before);
+}
+
 TEST_F(MatmulSearchCudaTest, TheChoiceIsKeptForLaterRuns) {
   const Tensor before = c_.to(Stream{});
   std::string choice;
