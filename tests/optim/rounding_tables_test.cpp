@@ -150,6 +150,47 @@ TEST(RoundingTablesTest, ShardsTrainToTheBitsOfTheWhole) {
   expect_identical(offloaded.parameters[0].variable.data(), weight, "offloaded");
 }
 
+enum class Rounding { kNone, kAtRandom, kToNearest };
+
+// The mean square distance of a hundred numbers from their targets after Adam's steps towards
+// them, which are far below the last place of bf16.
+double distance_after_training(Rounding rounding) {
+  constexpr int64_t kNumbers = 100;
+  const Tensor target = random_normal({kNumbers}, {.seed = 5});
+  std::vector<OptimizedParameter> parameters(1);
+  parameters[0].name = "numbers";
+  parameters[0].variable =
+      Variable::leaf(random_normal({kNumbers}, {.seed = 6, .dtype = DType::kBFloat16}));
+  FlatParameters flat(parameters, {.accumulate_allreduce_grads_in_fp32 = true});
+  OptimizerConfig config;
+  config.params_dtype = DType::kBFloat16;
+  config.adam_beta2 = 0.95;
+  if (rounding == Rounding::kAtRandom) config.main_params_dtype = DType::kBFloat16;
+  Optimizer optimizer(flat, config);
+  double distance = 0;
+  for (int step = 0; step < 3000; ++step) {
+    Tensor grad = parameters[0].variable.grad();
+    distance = 0;
+    for (int64_t i = 0; i < kNumbers; ++i) {
+      const double apart = element(parameters[0].variable.data(), i) - element(target, i);
+      grad.span<float>()[static_cast<size_t>(i)] = static_cast<float>(apart / kNumbers);
+      distance += apart * apart / kNumbers;
+    }
+    optimizer.step({.lr = 1.5e-3, .decoupled_lr = 1.5e-3, .weight_decay = 0});
+    if (rounding == Rounding::kToNearest) optimizer.reload_main_params();  // no remainders
+  }
+  return distance;
+}
+
+TEST(RoundingTablesTest, TrainsAsFp32WhereRoundingToNearestStops) {
+  const double whole = distance_after_training(Rounding::kNone);
+  const double at_random = distance_after_training(Rounding::kAtRandom);
+  const double to_nearest = distance_after_training(Rounding::kToNearest);
+  EXPECT_LT(whole, 1e-4);
+  EXPECT_LT(at_random, 1e-3);
+  EXPECT_GT(to_nearest, 0.1);
+}
+
 // main_param is the parameter itself: it takes no memory, and the state visited shares it.
 TEST(RoundingTablesTest, MainParametersAreTheModels) {
   RoundedModel model(0, 1, 0);
