@@ -111,8 +111,11 @@ StragglerLog::Report StragglerLog::report() {
   const auto iterations = static_cast<double>(std::max<int64_t>(iterations_, 1));
   const double own = compute_ms_ / iterations;
   const double read = longest_read_ms_;
+  const double slow = std::min(slowness(own), 1e3);
+  num_slow_ = slow < kMuchSlower ? 0 : num_slow_ + 1;
+  const bool is_to_be_named = num_slow_ >= kReportsToWarn && !is_named_;
   const std::vector<OfRank> ends =
-      largest_of_ranks({own, -own, read, -read, std::min(slowness(own), 1e3)}, world_);
+      largest_of_ranks({own, -own, read, -read, is_to_be_named ? slow : 0}, world_);
   const auto teraflops = [&](double milliseconds) {
     return milliseconds <= 0 ? 0 : operations_ / iterations / (milliseconds * 1e9 * world_.size());
   };
@@ -131,15 +134,15 @@ StragglerLog::Report StragglerLog::report() {
   if (num_named_ > 1 && num_named_ < world_.size()) {
     std::string bottom;
     std::string top;
-    double slow = own;
-    double fast = -own;
+    double next_slow = own;
+    double next_fast = -own;
     constexpr double kNamed = -8e7;  // below all others
     for (int64_t i = 0; i < num_named_; ++i) {
-      const std::vector<OfRank> next = largest_of_ranks({slow, fast}, world_);
+      const std::vector<OfRank> next = largest_of_ranks({next_slow, next_fast}, world_);
       bottom += fmt::format(" {:.2f}/{},", teraflops(next[0].value), next[0].rank);
       top.insert(0, fmt::format(" {:.2f}/{},", teraflops(-next[1].value), next[1].rank));
-      if (next[0].rank == world_.rank()) slow = kNamed;
-      if (next[1].rank == world_.rank()) fast = kNamed;
+      if (next[0].rank == world_.rank()) next_slow = kNamed;
+      if (next[1].rank == world_.rank()) next_fast = kNamed;
     }
     report.lines.push_back(
         fmt::format("^^^^ Bottom {} Ranks with lowest  Etpt(TF):{}", num_named_, bottom));
@@ -153,19 +156,14 @@ StragglerLog::Report StragglerLog::report() {
 }
 
 std::string StragglerLog::warning_of(const OfRank& slowest) {
-  if (slowest.value < kMuchSlower) {
-    num_slow_ = 0;
-    return {};
-  }
-  num_slow_ = slowest.rank == slow_rank_ ? num_slow_ + 1 : 1;
-  slow_rank_ = slowest.rank;
-  if (num_slow_ < kReportsToWarn || !warned_of_.insert(slow_rank_).second) return {};
+  if (slowest.value < kMuchSlower) return {};
+  if (slowest.rank == world_.rank()) is_named_ = true;
   const std::vector<std::string>& hosts = world_.transport().context().hosts;
   return fmt::format(
       "rank {}{} computes {:.2f} times as long as the others of its pipeline stage, in {} log "
       "intervals running; look for other programs, heat or a slow device there",
-      slow_rank_, hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(slow_rank_)],
-      slowest.value, num_slow_);
+      slowest.rank, hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(slowest.rank)],
+      slowest.value, kReportsToWarn);
 }
 
 }  // namespace megatron

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +77,7 @@ class StragglerLog {
   void collect(bool waits);
   // The time that this rank computed, divided by the mean of the others of its pipeline stage.
   double slowness(double milliseconds) const;
+  // `slowest`: the slowness of a rank that is to be named; 0: none is.
   std::string warning_of(const OfRank& slowest);
 
   const comm::Group world_;
@@ -97,9 +97,8 @@ class StragglerLog {
   double operations_ = 0;
   int64_t iterations_ = 0;
 
-  int slow_rank_ = -1;  // of the last reports, and their number
-  int num_slow_ = 0;
-  std::set<int> warned_of_;
+  int num_slow_ = 0;  // reports running in which this rank was much slower than the others
+  bool is_named_ = false;
 };
 
 }  // namespace megatron

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <string>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
@@ -17,6 +18,7 @@ namespace {
 using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::SizeIs;
+using testing::StartsWith;
 
 ParallelContext context_of(const comm::Group& world, int stages) {
   ParallelConfig config;
@@ -98,6 +100,24 @@ TEST(StragglerLogTest, WarnsOnceOfARankThatStaysSlowInItsStage) {
               "rank 0 computes 1.50 times as long as the others of its pipeline stage, in 5 log "
               "intervals running; look for other programs, heat or a slow device there");
     for (int i = 0; i < 9; ++i) EXPECT_EQ(warning(3), "");
+  });
+}
+
+// The ranks of a slow host take turns at being the slowest.
+TEST(StragglerLogTest, NamesEveryRankThatStaysSlow) {
+  comm::run_ranks(4, [](const comm::Group& world) {
+    StragglerLog log(context_of(world, 1), Stream{}, 1);
+    std::vector<std::string> warnings;
+    for (int i = 0; i < 7; ++i) {
+      log.count_iteration(1);
+      log.add(Work::kCompute, std::array{1, 1, i % 2 == 0 ? 4 : 5,
+                                         i % 2 == 0 ? 5 : 4}[static_cast<size_t>(world.rank())]);
+      warnings.push_back(log.report().warning);
+    }
+    EXPECT_EQ(warnings[3], "");
+    EXPECT_THAT(warnings[4], StartsWith("rank 3 computes 2.50 times"));
+    EXPECT_THAT(warnings[5], StartsWith("rank 2 computes 2.50 times"));
+    EXPECT_EQ(warnings[6], "");
   });
 }
 
