@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <string>
 
+#include "tests/support/sanitizers.h"
+
 namespace megatron::comm {
 namespace {
 
@@ -88,6 +90,7 @@ TEST_P(ProcessFailureTest, AHangingProcessShowsItsStack) {
   EXPECT_THAT(outcome.text, HasSubstr("megatron::comm::"));
   if (std::string(GetParam().command) != MG_TCP_JOB) return;
   EXPECT_THAT(outcome.text, HasSubstr("the calls of all threads of rank 1, innermost first:"));
+  if (MG_THREAD_SANITIZER) return;  // it keeps signals back until a thread makes a system call
   EXPECT_THAT(outcome.text, HasSubstr("  megatron::comm::compute_without_end()\n"));
 }
 
