@@ -446,17 +446,15 @@ TEST_F(TwoHostsTest, TrainAsOneHostToTheBit) {
 }
 
 // Its ranks are stopped most of the time.
-TEST_F(TwoHostsTest, ASlowHostIsNamedAndChangesNoBit) {
+TEST_F(TwoHostsTest, ASlowHostChangesNoBit) {
   const auto flags = [&](const std::string& name) {
     return unsaved_job(name)
         .with("--distributed-timeout-seconds-after-init", "20")
-        .with("--log-straggler")
-        .with("--log-interval", "2")
-        .with("--exit-interval", "30");
+        .with("--exit-interval", "20");
   };
   const auto left = start(0, of_host(0, flags("slow")));
   const auto right = start(1, of_host(1, flags("slow")));
-  ASSERT_TRUE(right->wait_for(" iteration        4/"));
+  ASSERT_TRUE(right->wait_for(" iteration        3/"));
   const std::vector<pid_t> slow = {process_of_rank(right->pid(), 2),
                                    process_of_rank(right->pid(), 3)};
   const auto send = [&](int signal) {
@@ -466,16 +464,14 @@ TEST_F(TwoHostsTest, ASlowHostIsNamedAndChangesNoBit) {
   };
   while (!right->has_ended() && right->seconds() < 60) {
     send(SIGSTOP);
-    ::usleep(9'000);
+    ::usleep(4'000);
     send(SIGCONT);
-    ::usleep(3'000);
+    ::usleep(1'000);
   }
   const Outcome outcome = left->finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const Outcome other = right->finish();
   EXPECT_EQ(other.exit_code, 0) << other.err;
-  EXPECT_THAT(other.err, AnyOf(HasSubstr("rank 2 on " + name(1) + " computes"),
-                               HasSubstr("rank 3 on " + name(1) + " computes")));
   EXPECT_EQ(run("launch", launched(threads(), flags("quick"))).exit_code, 0);
   expect_as(metrics_of(path("slow.jsonl")), metrics_of(path("quick.jsonl")));
 }
