@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPlaceFile = ".place";
 constexpr const char* kLayout = "local_layout";  // in args
-constexpr int64_t kPieceBytes = int64_t{8} << 20;
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
 constexpr int64_t kPiecesAhead = 2;  // sent before their receipt is known
 
 void make_directories(const fs::path& directory) {
