@@ -96,18 +96,19 @@ class ExpertTraining {
  public:
   ExpertTraining(const FlagWords& flags, const comm::Group& world, const std::string& load)
       : args_(parsed(flags, world.size())),
-        task_(args_, open_tokenizer(args_)),
-        state_(args_, task_, world, Stream{}) {
+        task_(args_, open_tokenizer(args_)) {
+    state_.emplace(args_, task_, world, Stream{});
     if (!load.empty()) {
       args_.checkpoint.load = load;
-      load_run(args_, state_, find_source(load, 0, true));
-      state_.gradients.gather_parameters();
+      load_run(args_, *state_, find_source(load, 0, true));
+      state_->gradients.gather_parameters();
     }
-    task_.open_data(state_.progress);
-    trainer_.emplace(args_, task_, state_);
+    task_.open_data(state_->progress);
+    trainer_.emplace(args_, task_, *state_);
   }
   ~ExpertTraining() {
     trainer_.reset();
+    state_.reset();
     task_.close();
   }
 
@@ -118,9 +119,9 @@ class ExpertTraining {
   }
   void save(const std::string& directory) {
     args_.checkpoint.save = directory;
-    EXPECT_TRUE(make_run_saver(args_, state_, task_)->save());
+    EXPECT_TRUE(make_run_saver(args_, *state_, task_)->save());
   }
-  TrainingState& state() { return state_; }
+  TrainingState& state() { return *state_; }
 
  private:
   static TrainingArgs parsed(const FlagWords& flags, int64_t ranks) {
@@ -131,7 +132,7 @@ class ExpertTraining {
 
   TrainingArgs args_;
   GptTask task_;
-  TrainingState state_;
+  std::optional<TrainingState> state_;
   std::optional<Trainer> trainer_;
 };
 
