@@ -95,8 +95,7 @@ struct LayoutFlags {
 class ExpertTraining {
  public:
   ExpertTraining(const FlagWords& flags, const comm::Group& world, const std::string& load)
-      : args_(parsed(flags, world.size())),
-        task_(args_, open_tokenizer(args_)) {
+      : args_(parsed(flags, world.size())), task_(args_, open_tokenizer(args_)) {
     state_.emplace(args_, task_, world, Stream{});
     if (!load.empty()) {
       args_.checkpoint.load = load;
