@@ -4,80 +4,9 @@
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/router_row.cuh"
-#include "megatron/kernels/cuda/sigmoid.cuh"
 
 namespace megatron::kernels::cuda {
 namespace {
-
-// The least divisor of weights and scores that are divided by their sum.
-constexpr float kLeastSum = 1e-20f;
-
-__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
-__device__ __forceinline__ float single_score(float x, RouterScore score) {
-  return score == RouterScore::kSigmoid ? accurate_sigmoid(x) : sqrtf(softplus(x));
-}
-__device__ __forceinline__ float single_derivative(float x, RouterScore score) {
-  const float s = accurate_sigmoid(x);
-  return score == RouterScore::kSigmoid ? s * (1.0f - s) : 0.5f * s / sqrtf(softplus(x));
-}
-
-// The rule by which a token chooses experts.
-struct ChoiceRule {
-  const float* bias;
-  RouterOptions options;
-  int score_terms;  // of a block's score
-
-  ChoiceRule(const ConstView& bias_of_experts, const RouterOptions& router_options, int64_t k)
-      : bias(bias_of_experts.data == nullptr ? nullptr : bias_of_experts.as<float>()),
-        options(router_options),
-        score_terms(options.group_topk > 0 ? static_cast<int>(terms_of_group_score(options, k))
-                                           : 0) {}
-
-  // Calls f(j, expert) for the k choices of a row of logits.
-  template <int kLane, class T, class F>
-  __device__ __forceinline__ void choose(ExpertRow<kLane, T> row, int k, const F& f) const {
-    const int experts = row.experts, lane = lane_of_thread();
-    if (options.score != RouterScore::kSoftmax) {
-      row.each([&](T& x, int e) {
-        x = e < experts ? single_score(static_cast<float>(x), options.score) : kNever;
-      });
-    } else if (options.pre_softmax) {
-      ExpertRow<kLane> scores(row);
-      scores.softmax();
-#pragma unroll
-      for (int i = 0; i < kLane; ++i) row.x[i] = scores.x[i];
-    }
-    if (bias != nullptr) {
-      row.each([&](T& x, int e) { x = e < experts ? x + bias[e] : kNever; });
-    }
-    if (options.group_topk > 0) {
-      // Lane g has the score of block g; up to 32 blocks.
-      const int groups = static_cast<int>(options.num_groups);
-      const int size = experts / groups;
-      T score = kNever;
-      for (int g = 0; g < groups; ++g) {
-        Chooser<kLane, T> chooser{row};
-        T sum = 0;
-        for (int i = 0; i < score_terms; ++i) {
-          sum += chooser.take(g * size, (g + 1) * size).value;
-        }
-        if (lane == g) score = sum;
-      }
-      uint32_t kept = 0;
-      for (int i = 0; i < options.group_topk; ++i) {
-        const bool is_free = lane < groups && (kept >> lane & 1) == 0;
-        const Candidate<T> best =
-            best_of_warp<T>({is_free && score == score ? score : kNever, is_free ? lane : INT_MAX});
-        kept |= 1u << best.id;
-      }
-      row.each([&](T& x, int e) {
-        if (e < experts && (kept >> e / size & 1) == 0) x = kNever;
-      });
-    }
-    Chooser<kLane, T> chooser{row};
-    for (int j = 0; j < k; ++j) f(j, chooser.take(0, experts).id);
-  }
-};
 
 template <int kLane, class T>
 __global__ void __launch_bounds__(kThreads)
@@ -88,51 +17,6 @@ __global__ void __launch_bounds__(kThreads)
       if (lane == 0) ids[t * k + j] = expert;
     });
   });
-}
-
-// How weights come from logits, as in cpu/router.cpp.
-struct WeightRule {
-  bool is_softmax_of_all, is_softmax_of_chosen, is_divided;
-  RouterScore single;
-  float scaling_factor;
-
-  WeightRule(const RouterOptions& options, int64_t k)
-      : is_softmax_of_all(options.is_sinkhorn
-                              ? k > 1
-                              : options.score == RouterScore::kSoftmax && options.pre_softmax),
-        is_softmax_of_chosen(!options.is_sinkhorn && options.score == RouterScore::kSoftmax &&
-                             !options.pre_softmax),
-        is_divided(!options.is_sinkhorn && options.score != RouterScore::kSoftmax && k > 1),
-        single(options.is_sinkhorn ? RouterScore::kSigmoid : options.score),
-        scaling_factor(options.scaling_factor) {}
-};
-
-// The softmax over the lanes with a choice.
-__device__ __forceinline__ float softmax_of_lanes(float x, bool has_choice) {
-  const float best = warp_max(has_choice ? x : kNever);
-  const float y = has_choice ? expf(x - best) : 0.0f;
-  return y / warp_sum(y);
-}
-
-// The weight of the lane's choice: expert `id` with logit x of a row; none if id is -1. T sums
-// weights.
-template <class T, int kLane>
-__device__ __forceinline__ float weight_of(const WeightRule& rule, ExpertRow<kLane> row, float x,
-                                           int id) {
-  const bool has_choice = id >= 0;
-  float y = 0;
-  if (rule.is_softmax_of_all) {
-    const float best = row.highest();
-    row.each([&](float& value, int) { value = expf(value - best); });
-    const float sum = row.sum();
-    if (has_choice) y = expf(x - best) / sum;
-  } else if (rule.is_softmax_of_chosen) {
-    y = softmax_of_lanes(x, has_choice);
-  } else {
-    y = has_choice ? single_score(x, rule.single) : 0.0f;
-    if (rule.is_divided) y = static_cast<float>(y / (warp_sum<T>(y) + kLeastSum));
-  }
-  return y * rule.scaling_factor;
 }
 
 template <int kLane, class T>
