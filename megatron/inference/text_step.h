@@ -11,8 +11,8 @@ namespace megatron {
 class TextStep {
  public:
   // True if the kernel supports the model: on a GPU of compute capability 9.0, GPTs in 16 bits with
-  // learned, rotary or no positions, layers as kernels::decode_text computes them, and weights that
-  // are not quantized to 8 bits.
+  // learned, rotary or no positions, layers as kernels::decode_text computes them, all of them
+  // dense or all with experts, and weights that are not quantized to 8 bits.
   static bool takes(const InferenceModel& model, const KvCache& cache);
 
   // REQUIRES: takes(model, cache). Both outlive it.

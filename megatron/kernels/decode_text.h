@@ -2,6 +2,7 @@
 
 #include "megatron/kernels/activation.h"
 #include "megatron/kernels/rotary.h"
+#include "megatron/kernels/router.h"
 
 // One token of one text through all layers of a decoder, on a GPU of compute capability 9.0.
 namespace megatron::kernels {
@@ -20,6 +21,9 @@ struct DecodeTextLayer {
   const void* proj_bias;
   const void* mlp_norm_weight;
   const void* mlp_norm_bias;
+  const void* router_weight;  // [experts, hidden]
+  const float* expert_bias;   // [experts], added to the scores of the choice alone
+  // With experts, these are those of all experts, one after the other, without biases.
   const void* fc1_weight;  // [ffn, hidden], twice the rows if the activation is gated
   const void* fc1_bias;
   const void* fc2_weight;  // [hidden, ffn]
@@ -31,6 +35,12 @@ struct DecodeTextLayer {
 struct DecodeTextShape {
   DType dtype = DType::kBFloat16;  // fp16 | bf16, of everything but the rotary table
   int64_t layers = 0, hidden = 0, ffn = 0, heads = 0, groups = 0, d = 0, vocabulary = 0;
+  // Experts of each layer, of which a router chooses topk; 0: the MLP is dense. `ffn` is the width
+  // of an expert.
+  int64_t experts = 0, topk = 0;
+  RouterOptions router = {};
+  bool rounds_router = false;  // its logits and weights, to the dtype
+  bool weighs_input = false;   // the weight of an expert is a factor of its input, not its output
   Activation activation = Activation::kGeluTanh;
   bool is_rms_norm = false;
   bool one_plus_weight = false;  // every norm's weight is 1 + w
@@ -52,6 +62,8 @@ struct DecodeText {
 // The layers of a pre-norm decoder, its final norm and its logits, as one kernel:
 //
 //   x1 = x + attention(norm(x))    y = x1 + mlp(norm(x1))    logits = norm(y of the last) head^T
+//
+// mlp is dense, or the sum of the experts that route_tokens() chooses, as in expert_forward().
 //
 //   logits      [vocabulary]          out
 //   x           [hidden]              in   the embedding of the text's last token
@@ -76,9 +88,9 @@ void decode_text(TensorView logits, ConstView x, const DecodeText& text, ConstVi
 int64_t decode_text_workspace_bytes(const DecodeTextShape& shape);
 // True if the device can run it: heads have 64 or 128 channels; a page has a power of two of
 // tokens; hidden, ffn and heads d have a common divisor that is a multiple of 64 and not small
-// beside hidden, which is at most 8192 (columns_of() in kernels/cuda/decode_text_division.h). A CPU
-// cannot, nor a GPU whose blocks would need more shared memory than there is, or that has no code
-// for compute capability 9.0.
+// beside hidden, which is at most 8192 (columns_of() in kernels/cuda/decode_text_division.h); at
+// most 256 experts, of which 32 are chosen. A CPU cannot, nor a GPU whose blocks would need more
+// shared memory than there is, or that has no code for compute capability 9.0.
 bool has_decode_text(const DecodeTextShape& shape, Device device);
 
 namespace cuda {

@@ -20,22 +20,6 @@ enum RouterLoss { kMicrobatchLoss, kSequenceLoss, kGlobalLoss, kZLoss };
 constexpr const char* kRouterLossNames[] = {"load_balancing_loss", "seq_load_balancing_loss",
                                             "global_load_balancing_loss", "z_loss"};
 
-RouterOptions router_options(const ExpertConfig& config, bool is_sinkhorn) {
-  const double scaling = config.moe_router_topk_scaling_factor;
-  return {.score = config.moe_router_score_function,
-          .pre_softmax = config.moe_router_pre_softmax,
-          .is_sinkhorn = is_sinkhorn,
-          .num_groups = config.moe_router_num_groups,
-          .group_topk = config.moe_router_group_topk,
-          .group_score_topk = config.moe_router_group_score_topk,
-          .scaling_factor = scaling == 0 || is_sinkhorn ? 1.0f : static_cast<float>(scaling)};
-}
-
-bool balances_by(const ExpertConfig& config, const char* type) {
-  return std::ranges::find(config.moe_router_load_balancing_type, type) !=
-         config.moe_router_load_balancing_type.end();
-}
-
 // The losses that layers compute, and their coefficients.
 std::vector<std::pair<RouterLoss, double>> router_losses(const ExpertConfig& config) {
   std::vector<std::pair<RouterLoss, double>> all;
@@ -60,13 +44,30 @@ void all_reduce_over(Tensor& x, const comm::Group& group) {
 
 }  // namespace
 
+bool balances_by(const ExpertConfig& config, std::string_view type) {
+  return std::ranges::find(config.moe_router_load_balancing_type, type) !=
+         config.moe_router_load_balancing_type.end();
+}
+
+RouterOptions router_options(const ExpertConfig& config) {
+  const bool is_sinkhorn = balances_by(config, "sinkhorn");
+  const double scaling = config.moe_router_topk_scaling_factor;
+  return {.score = config.moe_router_score_function,
+          .pre_softmax = config.moe_router_pre_softmax,
+          .is_sinkhorn = is_sinkhorn,
+          .num_groups = config.moe_router_num_groups,
+          .group_topk = config.moe_router_group_topk,
+          .group_score_topk = config.moe_router_group_score_topk,
+          .scaling_factor = scaling == 0 || is_sinkhorn ? 1.0f : static_cast<float>(scaling)};
+}
+
 Router::Router(const LayerConfig& config, const std::string& name, const TensorParallel& tp,
                Stream stream, int64_t layer)
     : config_(config),
       tp_(tp),
       layer_(layer),
       jitter_site_(hash_of(name + ".jitter")),
-      options_(router_options(config, balances_by(config, "sinkhorn"))),
+      options_(router_options(config)),
       is_sinkhorn_(options_.is_sinkhorn) {
   const Shape experts = {config.num_experts};
   const Placement placement = placement_of(config, tp, stream);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,11 @@ struct RoutedTokens {
   Tensor ids;        // [T, k] int32; -1: none, because the expert was full
   Variable weights;  // [T, k] fp32
 };
+
+// True if `type` is one of moe_router_load_balancing_type.
+bool balances_by(const ExpertConfig& config, std::string_view type);
+// How a token's experts and their weights come from the logits.
+RouterOptions router_options(const ExpertConfig& config);
 
 // The router of a mixture of experts: logits = x weight^T + bias, of which each token gets its
 // experts. Auxiliary losses keep the experts equally busy (Fedus et al. 2021, arXiv:2101.03961,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -82,6 +83,54 @@ std::vector<Variant> variants() {
   return all;
 }
 
+std::vector<Variant> expert_variants() {
+  std::vector<Variant> all;
+  TransformerConfig config = config_of(3, 512, 8, 640);
+  config.init_method_std = 0.05;  // a larger one amplifies roundings of the router's input
+  config.group_query_attention = true;
+  config.num_query_groups = 2;
+  config.activation = Activation::kSwiglu;
+  config.normalization = Normalization::kRmsNorm;
+  config.add_bias_linear = false;
+  config.untie_embeddings_and_output_weights = true;
+  config.position_embedding_type = PositionEmbedding::kRope;
+  config.num_experts = 8;
+  config.moe_ffn_hidden_size = 256;
+  config.moe_router_topk = 2;
+  all.push_back({"two_of_8", config});
+  TransformerConfig every = config;
+  every.moe_router_topk = 8;
+  every.moe_router_dtype = DType::kFloat32;
+  all.push_back({"eight_of_8", every});
+  TransformerConfig sigmoid = config;  // with norms of queries and keys
+  sigmoid.hidden_size = 256;
+  sigmoid.kv_channels = 128;
+  sigmoid.qk_layernorm = true;
+  sigmoid.params_dtype = DType::kFloat16;
+  sigmoid.num_experts = 64;
+  sigmoid.moe_ffn_hidden_size = 128;
+  sigmoid.moe_router_topk = 8;
+  sigmoid.moe_router_score_function = RouterScore::kSigmoid;
+  sigmoid.moe_router_enable_expert_bias = true;
+  sigmoid.moe_router_topk_scaling_factor = 2.5;
+  all.push_back({"sigmoid_8_of_64", sigmoid});
+  TransformerConfig one = config;
+  one.num_experts = 16;
+  one.moe_router_topk = 1;
+  one.moe_router_pre_softmax = true;
+  all.push_back({"one_of_16", one});
+  TransformerConfig large = config;  // slots of 1024 columns
+  large.num_layers = 2;
+  large.hidden_size = 2048;
+  large.num_attention_heads = large.num_query_groups = 16;
+  large.num_experts = 16;
+  large.moe_ffn_hidden_size = 1024;
+  large.moe_router_topk = 8;
+  large.moe_router_pre_softmax = true;
+  all.push_back({"eight_of_16_large", large});
+  return all;
+}
+
 class TextStepTest : public testing::TestWithParam<Variant> {
  protected:
   void SetUp() override {
@@ -95,8 +144,9 @@ class TextStepTest : public testing::TestWithParam<Variant> {
   }
 
   // Keys and values of earlier tokens, the same for every call.
-  KvCache filled_cache() const {
-    const TransformerConfig& config = model_->config();
+  KvCache filled_cache() const { return filled_cache(*model_); }
+  KvCache filled_cache(const GptModel& model) const {
+    const TransformerConfig& config = model.config();
     KvCache cache(config, whole_model(config.num_layers), 1, kPages, kPageTokens, stream_);
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
@@ -104,7 +154,9 @@ class TextStepTest : public testing::TestWithParam<Variant> {
       for (Tensor* const tensor : {&cache.layer(i).keys, &cache.layer(i).values}) {
         std::vector<float> values(static_cast<size_t>(tensor->numel()));
         for (float& value : values) value = normal(random);
-        copy_into(*tensor, cast(tensor_of(values, tensor->shape()), tensor->dtype()).to(stream_));
+        const Tensor rounded =
+            cast(tensor_of(values, tensor->shape()), model_->config().params_dtype);
+        copy_into(*tensor, cast(rounded, tensor->dtype()).to(stream_));
       }
     }
     return cache;
@@ -122,21 +174,24 @@ class TextStepTest : public testing::TestWithParam<Variant> {
 
   // By the kernels that serve any number of texts.
   Tensor expected(KvCache& cache, int64_t id, int64_t length) const {
+    return expected(*model_, cache, id, length);
+  }
+  Tensor expected(const GptModel& model, KvCache& cache, int64_t id, int64_t length) const {
     PagedBatch batch;
     batch.pages = pages();
     batch.lengths = one(static_cast<int32_t>(length)).reshape({1});
     batch.queries = one(0).reshape({1});
     batch.max_length = length;
-    const TransformerConfig& config = model_->config();
+    const TransformerConfig& config = model.config();
     const int64_t bytes = kernels::paged_attention_workspace_bytes(
         1, config.num_attention_heads, config.kv_channels, length, stream_);
     if (bytes > 0) batch.workspace = zeros({bytes}, DType::kUInt8, stream_);
     CachedBatch cached{cache, batch};
     const Variable hidden = run_stages(
-        {*model_},
+        {model},
         {.tokens = RowIds(one(id), Tensor()), .position_ids = RowIds(one(length - 1), Tensor())},
         &cached);
-    return on_host(model_->logits(hidden).data());
+    return on_host(model.logits(hidden).data());
   }
 
   Stream stream_;
@@ -199,13 +254,60 @@ TEST_P(TextStepTest, LeavesWeightsIn8BitsToTheOtherKernels) {
   EXPECT_LT(error, 0.5);
 }
 
-TEST(TextStepExpertsTest, LeavesExpertsToTheOtherKernels) {
+class TextStepExpertsTest : public TextStepTest {
+ protected:
+  void SetUp() override {
+    TextStepTest::SetUp();
+    if (IsSkipped()) return;
+    TransformerConfig config = model_->config();
+    config.params_dtype = DType::kFloat32;
+    auto exact = std::make_unique<GptModel>(config, stream_);
+    const std::vector<Parameter> from = named_tensors(*model_), to = named_tensors(*exact);
+    for (size_t i = 0; i < from.size(); ++i) {
+      Tensor tensor = to[i].variable.data();
+      copy_into(tensor, cast(std::as_const(from[i].variable).data(), tensor.dtype()));
+    }
+    exact_ = std::move(exact);
+  }
+  std::unique_ptr<const GptModel> exact_;  // the same weights in fp32
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Both round, and of experts whose logits differ by less, either may choose another than fp32 does.
+TEST_P(TextStepExpertsTest, IsAsCloseToFp32AsTheOtherKernels) {
+  const NoGrad no_grad;
+  KvCache cache = filled_cache(*model_), other = filled_cache(*model_);
+  KvCache exact = filled_cache(*exact_);
+  if (!TextStep::takes({*model_}, cache)) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  TextStep step({*model_}, cache);
+  std::vector<double> errors, errors_of_others;
+  for (int64_t i = 0; i < 16; ++i) {
+    const int64_t length = 1 + i * i * 4 + i, id = i * 5 % 97;
+    SCOPED_TRACE(length);
+    const auto run = [&] {
+      return on_host(step.logits(one(id), one(length - 1), pages(),
+                                 one(static_cast<int32_t>(length)).reshape({1}), length));
+    };
+    const Tensor first = run();
+    EXPECT_EQ(relative_error(run(), first), 0);
+    const Tensor wanted = expected(*exact_, exact, id, length);
+    errors.push_back(relative_error(first, wanted));
+    errors_of_others.push_back(relative_error(expected(*model_, other, id, length), wanted));
+  }
+  EXPECT_LT(median(errors), 1.5 * median(errors_of_others));
+  EXPECT_LT(median(errors), model_->config().params_dtype == DType::kFloat16 ? 0.01 : 0.05);
+}
+
+TEST(TextStepOtherExpertsTest, LeavesSharedExpertsToTheOtherKernels) {
   if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
   const Stream stream = stream_under_test();
   use_device(stream.device);
-  TransformerConfig config = config_of(2, 256, 4, 640);
-  config.num_experts = 4;
-  config.moe_router_topk = 2;
+  TransformerConfig config = expert_variants().front().config;
+  config.moe_shared_expert_intermediate_size = 256;
   config = resolved(config);
   const GptModel model(config, stream);
   const KvCache cache(config, whole_model(config.num_layers), 1, kPages, kPageTokens, stream);
@@ -213,6 +315,8 @@ TEST(TextStepExpertsTest, LeavesExpertsToTheOtherKernels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TextStepTest, testing::ValuesIn(variants()),
+                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Models, TextStepExpertsTest, testing::ValuesIn(expert_variants()),
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "megatron/kernels/cuda/decode_text_division.h"
 #include "megatron/kernels/cuda/decode_text_waits.h"
 #include "megatron/kernels/cuda/exchange.cuh"
+#include "megatron/kernels/cuda/expert_choice.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
 #include "megatron/kernels/cuda/weight_ring.cuh"
 #include "megatron/kernels/decode_text.h"
@@ -16,7 +17,7 @@ inline constexpr int kLineWords = 32;
 
 // Workspace layout: offsets in words.
 struct WorkspaceOffsets {
-  int search, x, qkv, attention, middle, activated, splits, end;
+  int search, x, qkv, attention, middle, activated, router, splits, end;
 };
 
 struct Parameters {
@@ -35,6 +36,8 @@ struct Parameters {
   WorkspaceOffsets offsets;
   int splits, columns, tile_rows, row_bytes, slot_bytes, slots, in_flight, part_rows;
   bool waits_for_memory;
+  ChoiceRule choice;  // without the layer's bias
+  WeightRule weights;
 };
 
 // A block's part of a matrix-vector product.
@@ -46,8 +49,29 @@ struct alignas(16) BlockProduct {
   int pieces;         // slot-wide pieces of the input for each group of warps
   int input, output;  // workspace offsets
 };
-// Index of the product with the output layer, after those of a layer.
-inline constexpr int kLogits = kProducts;
+// Index of a router's product, between proj and fc1, and of the product with the output layer,
+// after those of a layer.
+inline constexpr int kRouter = kProducts, kLogits = kRouter + 1;
+
+// The products in the order of their use. Parameters are in constant memory: a loop keeps two
+// registers.
+struct ProductOrder {
+  const Parameters& p;
+  int layer = 0, product = kQkv;
+
+  __device__ __forceinline__ bool has_experts() const { return p.shape.experts > 0; }
+  __device__ __forceinline__ void advance() {
+    if (product == kFc2) {
+      product = ++layer == static_cast<int>(p.shape.layers) ? kLogits : kQkv;
+    } else if (product == kProj && has_experts()) {
+      product = kRouter;
+    } else {
+      product = product == kRouter ? kFc1 : product + 1;
+    }
+  }
+  // The logits have no layer.
+  __device__ __forceinline__ int layer_or_first() const { return product == kLogits ? 0 : layer; }
+};
 
 inline WorkspaceOffsets workspace_offsets(const DecodeTextShape& s, int splits) {
   const auto rounded = [](int64_t words) {
@@ -61,7 +85,9 @@ inline WorkspaceOffsets workspace_offsets(const DecodeTextShape& s, int splits) 
   p.attention = p.qkv + vector((s.heads + 2 * s.groups) * s.d);
   p.middle = p.attention + vector(s.heads * s.d);
   p.activated = p.middle + vector(s.hidden);
-  p.splits = p.activated + vector(s.ffn);
+  p.router = p.activated + vector(inner_of(s));
+  p.splits = p.router + rounded(padded_tags(s.experts) *
+                                static_cast<int64_t>(sizeof(TaggedNumber) / sizeof(Word)));
   p.end = p.splits + rounded(s.heads * splits * (s.d + 2) / 2 *
                              static_cast<int64_t>(sizeof(TaggedPair) / sizeof(Word)));
   return p;
@@ -71,6 +97,11 @@ __device__ __forceinline__ FlaggedElement* vector_at(const Parameters& p, int of
 }
 __device__ __forceinline__ WaitSearch* search_of(const Parameters& p) {
   return reinterpret_cast<WaitSearch*>(p.words + p.offsets.search);
+}
+
+// A logit of the router.
+__device__ __forceinline__ TaggedNumber* router_logit_at(const Parameters& p, int expert) {
+  return reinterpret_cast<TaggedNumber*>(p.words + p.offsets.router) + padded_tag(expert);
 }
 
 // Moments of a warp's elements of a normed vector: mean, sum of squared deviations, count.
@@ -87,9 +118,11 @@ struct SharedMemory {
   float* residual;           // [part_rows]: residual stream of the block's rows
   float* biases;             // [part_rows]: biases of the next product
   WarpMoments* moments;      // [2, kMmaWarps]
+  ChosenExperts* chosen;
   const int* tuned;          // [kSearched]: values of the WaitSearch
   uint64_t* products_full;   // barriers [2]: products are complete
   uint64_t* products_empty;  // barriers [2]: products have been read
+  uint64_t* router_started;  // barrier: the router's input has arrived
 };
 
 template <class T>

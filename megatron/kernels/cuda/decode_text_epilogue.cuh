@@ -52,7 +52,8 @@ struct EpilogueWarp {
     return product == kQkv    ? layer.qkv_bias
            : product == kProj ? layer.proj_bias
            : product == kFc1  ? layer.fc1_bias
-                              : layer.fc2_bias;
+           : product == kFc2  ? layer.fc2_bias
+                              : nullptr;
   }
   // Prefetches one line of a norm's parameters into L2; the blocks together prefetch all of them.
   __device__ __forceinline__ void prefetch_norm(const void* parameters) const {
@@ -62,8 +63,8 @@ struct EpilogueWarp {
     }
   }
 
-  // Clears the block's published output of two products ago. All blocks have read it: this block
-  // has since received elements that each of them published later.
+  // Clears the block's published output of two products ago, not counting a router's. All blocks
+  // have read it: this block has since received elements that each of them published later.
   __device__ __forceinline__ void clear_earlier_output(int product) const {
     const BlockProduct& old = shared.plan[(product + kProducts - 2) % kProducts];
     FlaggedElement* const elements = vector_at(p, old.output);
@@ -73,22 +74,24 @@ struct EpilogueWarp {
     fence_clears();
   }
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(uint32_t first_tag) {
     const auto ffn = static_cast<int>(s.ffn);
     const RowRange residual_rows = shared.plan[kProj].rows;
     for (int row = lane; row < residual_rows.count; row += kWarp) {
       shared.residual[row] = element_now<T>(p.x, int64_t{residual_rows.begin} + row);
     }
-    const auto all = static_cast<int>(s.layers) * kProducts;
 #pragma unroll 1
-    for (int i = 0; i < all; ++i) {
-      const int index = i % kProducts;
+    for (ProductOrder at{p}; at.product != kLogits; at.advance()) {
+      const int index = at.product;
       const BlockProduct own = shared.plan[index];
       const RowRange& part = own.rows;
-      const void* const bias = bias_of(shared.layers[i / kProducts], index);
-      const bool is_gated = own.halves == 2;
-      if (index == kQkv && i + kProducts < all) {  // prefetch for the next layer
-        const DecodeTextLayer& next = shared.layers[i / kProducts + 1];
+      if (part.count == 0) continue;  // of a router
+      const uint32_t tag = first_tag + static_cast<uint32_t>(at.layer);
+      const void* const bias = bias_of(shared.layers[at.layer], index);
+      const bool is_gated = own.halves == 2, is_router = index == kRouter;
+      if (index == kQkv &&
+          at.layer + 1 < static_cast<int>(s.layers)) {  // prefetch for the next layer
+        const DecodeTextLayer& next = shared.layers[at.layer + 1];
         prefetch_norm(next.input_norm_weight);
         prefetch_norm(next.input_norm_bias);
         prefetch_norm(next.mlp_norm_weight);
@@ -98,11 +101,20 @@ struct EpilogueWarp {
       if (is_gated) load_biases(bias, {part.begin + ffn, part.count}, part.count);
       FlaggedElement* const to = vector_at(p, own.output);
       for_each_product(part, [&](int row, float y) {
+        if (is_router) {
+          const float logit = s.rounds_router ? rounded<T>(y) : y;
+          return publish(router_logit_at(p, part.begin + row), logit, tag);
+        }
         if (index == kFc1) {
           const int second = part.count + row;
-          const float x1 = rounded<T>(y) + shared.biases[row];
-          const float x2 = is_gated ? rounded<T>(product(second)) + shared.biases[second] : 0.0f;
-          y = activated(s.activation, x1, x2);
+          const float weight =
+              at.has_experts() ? shared.chosen->weights[(part.begin + row) / ffn] : 1;
+          const float of_input = s.weighs_input ? weight : 1,
+                      of_output = s.weighs_input ? 1 : weight;
+          const float x1 = rounded<T>(y * of_input) + shared.biases[row];
+          const float x2 =
+              is_gated ? rounded<T>(product(second) * of_input) + shared.biases[second] : 0.0f;
+          y = activated(s.activation, x1, x2) * of_output;
         } else {
           y += shared.biases[row];
           if (index != kQkv) {
@@ -112,7 +124,7 @@ struct EpilogueWarp {
         }
         publish(to + padded_index(part.begin + row), from_float<T>(y).bits);
       });
-      clear_earlier_output(index);
+      if (!is_router) clear_earlier_output(index);
     }
     const RowRange logits = shared.plan[kLogits].rows;
     for (int first = 0; first < logits.count; first += kHeadRows) {

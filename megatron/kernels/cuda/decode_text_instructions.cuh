@@ -10,7 +10,7 @@ namespace megatron::kernels::cuda {
 
 // --- Global memory shared by running blocks ---
 
-// Relaxed loads and stores of 16, 4 or 2 bytes at GPU scope, which bypass L1. REQUIRES: natural
+// Relaxed loads and stores of 16, 8, 4 or 2 bytes at GPU scope, which bypass L1. REQUIRES: natural
 // alignment.
 __device__ __forceinline__ uint4 load_relaxed(const uint32_t* from) {
   uint4 four;
@@ -19,6 +19,19 @@ __device__ __forceinline__ uint4 load_relaxed(const uint32_t* from) {
                : "l"(__cvta_generic_to_global(from))
                : "memory");
   return four;
+}
+__device__ __forceinline__ uint2 load_relaxed_two(const uint32_t* from) {
+  uint2 two;
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(two.x), "=r"(two.y)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return two;
+}
+__device__ __forceinline__ void store_relaxed(uint32_t* to, uint2 two) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(two.x), "r"(two.y)
+               : "memory");
 }
 __device__ __forceinline__ void store_relaxed(uint32_t* to, uint32_t word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(word)

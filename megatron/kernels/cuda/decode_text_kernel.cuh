@@ -6,6 +6,7 @@
 #include "megatron/kernels/cuda/decode_text_common.cuh"
 #include "megatron/kernels/cuda/decode_text_division.h"
 #include "megatron/kernels/cuda/decode_text_epilogue.cuh"
+#include "megatron/kernels/cuda/decode_text_experts.cuh"
 #include "megatron/kernels/cuda/decode_text_mma.cuh"
 
 // The kernel decode_text and its parameters.
@@ -37,14 +38,17 @@ __device__ inline BlockProduct block_product(const Parameters& p, int product) {
     b.depth = static_cast<int>(s.heads * s.d);
     b.input = p.offsets.attention;
     b.output = p.offsets.middle;
+  } else if (product == kRouter) {
+    b.rows = rows(s.experts, 0);
+    b.input = p.offsets.middle;
   } else if (product == kFc1) {
-    b.rows = rows(s.ffn, 2);
+    b.rows = rows(inner_of(s), 2);
     b.halves = is_gated(s.activation) ? 2 : 1;
     b.input = p.offsets.middle;
     b.output = p.offsets.activated;
   } else if (product == kFc2) {
     b.rows = rows(s.hidden, 1);
-    b.depth = static_cast<int>(s.ffn);
+    b.depth = static_cast<int>(inner_of(s));
     b.input = p.offsets.activated;
     b.output = p.offsets.x;
   } else {
@@ -55,31 +59,59 @@ __device__ inline BlockProduct block_product(const Parameters& p, int product) {
   return b;
 }
 
-__device__ __forceinline__ const void* weight_of(const DecodeTextLayer& layer, int product) {
-  return product == kQkv    ? layer.qkv_weight
-         : product == kProj ? layer.proj_weight
-         : product == kFc1  ? layer.fc1_weight
-                            : layer.fc2_weight;
+__device__ __forceinline__ const void* weight_of(const Parameters& p, const DecodeTextLayer& layer,
+                                                 int product) {
+  return product == kQkv      ? layer.qkv_weight
+         : product == kProj   ? layer.proj_weight
+         : product == kFc1    ? layer.fc1_weight
+         : product == kFc2    ? layer.fc2_weight
+         : product == kLogits ? p.head_weight
+                              : layer.router_weight;
 }
 // Producer warp: copies the block's rows of all weights into the ring, in the order of their use.
+// With experts, rows of fc1 and columns of fc2 are those of the chosen ones, one after the other.
+template <class T>
 __device__ inline void copy_weights(const Parameters& p, const SharedMemory& shared,
-                                    WeightRing ring) {
+                                    WeightRing ring, uint32_t first_tag) {
   const auto ffn = static_cast<int>(p.shape.ffn);
-  const auto all = static_cast<int>(p.shape.layers) * kProducts;
+  const int64_t fc2_elements = p.shape.hidden * p.shape.ffn;
+  const ChosenExperts& chosen = *shared.chosen;
 #pragma unroll 1
-  for (int i = 0; i <= all; ++i) {
-    const int product = i == all ? kLogits : i % kProducts;
+  for (ProductOrder order{p};; order.advance()) {
+    const int product = order.product;
     const BlockProduct& own = shared.plan[product];
-    const void* const weight =
-        i == all ? p.head_weight : weight_of(shared.layers[i / kProducts], product);
+    const DecodeTextLayer& layer = shared.layers[order.layer_or_first()];
+    const bool has_rows_of_experts = product == kFc1 && order.has_experts();
+    const bool has_columns_of_experts = product == kFc2 && order.has_experts();
+    if (has_rows_of_experts) {
+      choose_experts<T>(p, shared, layer.expert_bias, order.layer,
+                        first_tag + static_cast<uint32_t>(order.layer));
+    }
+    const auto* const weight = static_cast<const char*>(weight_of(p, layer, product));
+    const int64_t depth = has_columns_of_experts ? ffn : own.depth;
 #pragma unroll 1
     for (int first = 0; first < own.rows.count; first += own.at_once) {
       const int count = min(own.at_once, own.rows.count - first);
 #pragma unroll 1
       for (int half = 0; half < own.halves; ++half) {
-        ring.fill(weight, {own.rows.begin + first + half * ffn, count}, own.depth);
+        const auto row_at = [&](int row) {
+          int64_t row_of_all = row + half * ffn;
+          if (has_rows_of_experts) {
+            const int choice = row / ffn;
+            const int64_t id = chosen.ids[choice];
+            row_of_all = (id * own.halves + half) * ffn + (row - choice * ffn);
+          }
+          return weight + row_of_all * depth * 2;
+        };
+        const auto column_offset = [&](int column) {
+          if (!has_columns_of_experts) return int64_t{column} * 2;
+          const int choice = column / ffn;
+          return (chosen.ids[choice] * fc2_elements + (column - choice * ffn)) * 2;
+        };
+        ring.fill(row_at, column_offset, {own.rows.begin + first, count}, own.depth);
       }
     }
+    if (product == kLogits) break;
   }
 }
 
@@ -90,6 +122,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     decode_text_kernel(const __grid_constant__ Parameters p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __shared__ uint64_t barriers[2 * kMaxRingSlots], products_full[2], products_empty[2];
+  __shared__ uint64_t router_started;
   __shared__ WarpMoments moments[2 * kMmaWarps];
   __shared__ int tuned[kSearched];
   __shared__ typename DecodeAttention<T, kHead>::Memory attention_memory;
@@ -107,7 +140,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                   .row_bytes = p.row_bytes,
                   .slot_bytes = p.slot_bytes};
   auto* const layers = reinterpret_cast<DecodeTextLayer*>(slots + p.slots * p.slot_bytes);
-  auto* const products = reinterpret_cast<float*>(layers + s.layers);
+  auto* const chosen = reinterpret_cast<ChosenExperts*>(layers + s.layers);
+  auto* const products = reinterpret_cast<float*>(chosen + (s.experts > 0 ? 1 : 0));
   const SharedMemory shared{
       .layers = layers,
       .plan = plan,
@@ -116,9 +150,11 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       .residual = products + 2 * kMmaWarps * p.part_rows,
       .biases = products + (2 * kMmaWarps + 1) * p.part_rows,
       .moments = moments,
+      .chosen = chosen,
       .tuned = tuned,
       .products_full = products_full,
-      .products_empty = products_empty};
+      .products_empty = products_empty,
+      .router_started = &router_started};
 
   const auto words = static_cast<int>(s.layers * static_cast<int64_t>(sizeof(DecodeTextLayer)) / 8);
   for (int i = thread; i < words; i += kBlockThreads) {
@@ -133,6 +169,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       barrier::init(shared_address(products_full + i), kMmaWarps);
       barrier::init(shared_address(products_empty + i), 1);
     }
+    barrier::init(shared_address(&router_started), 1);
     barrier::make_visible();
     attention_memory.work = head_split_of_block(p);
   }
@@ -156,9 +193,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     }
   } else if (warp == kMmaWarps) {
     ring.in_flight = max(1, min(p.in_flight + tuned[kMoreInFlight], p.slots - 1));
-    copy_weights(p, shared, ring);
+    copy_weights<T>(p, shared, ring, tag);
   } else {
-    EpilogueWarp<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run();
+    EpilogueWarp<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run(tag);
   }
 #endif
 }
@@ -210,7 +247,9 @@ inline Parameters parameters_of(TensorView logits, ConstView x, const DecodeText
           .slots = static_cast<int>(division.slots),
           .in_flight = static_cast<int>(division.in_flight),
           .part_rows = static_cast<int>(division.part_rows),
-          .waits_for_memory = division.waits_for_memory};
+          .waits_for_memory = division.waits_for_memory,
+          .choice = ChoiceRule({}, s.router, s.topk),
+          .weights = WeightRule(s.router, s.topk)};
 }
 
 }  // namespace megatron::kernels::cuda::text

@@ -329,37 +329,44 @@ struct MmaWarp {
   template <int kHead>
   __device__ __forceinline__ void run(uint32_t first_tag,
                                       typename DecodeAttention<T, kHead>::Memory& memory) {
-    const auto all = static_cast<int>(s.layers) * kProducts;
-    // One loop over all products, the logits' last, so that the code fits the instruction cache.
+    // One loop over all products, so that the code fits the instruction cache.
 #pragma unroll 1
-    for (int i = 0; i <= all; ++i) {
-      const int index = i == all ? kLogits : i % kProducts;
+    for (ProductOrder at{p};; at.advance()) {
+      const int index = at.product;
       const BlockProduct own = shared.plan[index];
-      const DecodeTextLayer& layer = shared.layers[index == kLogits ? 0 : i / kProducts];
-      const uint32_t tag = first_tag + static_cast<uint32_t>(i / kProducts);
+      const DecodeTextLayer& layer = shared.layers[at.layer_or_first()];
+      const uint32_t tag = first_tag + static_cast<uint32_t>(at.layer);
       make_addresses_opaque();
       const DecodeAttention<T, kHead> attention{p, memory, warp * kWarp + lane, warp, lane};
       if (index == kQkv) attention.prefetch(layer);
       // Weights do not depend on the input: the first slot is loaded before it arrives.
       const RowRange first_part{own.rows.begin, min(own.at_once, own.rows.count)};
+      // A block that publishes a head restarts the wait there, and waits only as long as for qkv.
+      const bool attends = index == kProj && memory.work.exists;
+      const bool publishes = attends && memory.work.split == 0;
+      if (attends) attention.attend(layer, tag, ended, shared.tuned[kQuery]);
+      if (publishes) ended = cycles_now();
+      if (first_part.count > 0) {
+        read_first(first_part);
+      } else {  // without rows of a router; see await_elements()
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) lower[i] = upper[i] = {0, 0, 0, 0};
+      }
       if (index == kProj || index == kFc2) {
-        // A block that publishes a head restarts the wait there, and waits only as long as for qkv.
-        const bool attends = index == kProj && memory.work.exists;
-        const bool publishes = attends && memory.work.split == 0;
-        if (attends) attention.attend(layer, tag, ended, shared.tuned[kQuery]);
-        if (publishes) ended = cycles_now();
-        read_first(first_part);
         load_input(own.input, own.pieces, shared.tuned[publishes ? kQkv : index]);
-      } else {
-        read_first(first_part);
-        const bool is_first = index != kFc1;  // first norm of a layer, or the final norm
-        load_normed_input(i == 0 ? 0 : own.input, own.pieces, shared.tuned[is_first ? kQkv : kFc1],
+      } else if (index != kFc1 || !at.has_experts()) {  // experts have their router's input
+        const bool is_first = index == kQkv || index == kLogits;  // norm of a layer, or the final
+        const bool is_text = index == kQkv && at.layer == 0;
+        load_normed_input(is_text ? 0 : own.input, own.pieces, shared.tuned[is_first ? kQkv : kFc1],
                           index == kLogits ? p.final_norm_weight
                           : is_first       ? layer.input_norm_weight
                                            : layer.mlp_norm_weight,
                           index == kLogits ? p.final_norm_bias
                           : is_first       ? layer.input_norm_bias
                                            : layer.mlp_norm_bias);
+      }
+      if (index == kRouter && warp == 0 && lane == 0) {
+        barrier::arrive(shared_address(shared.router_started));
       }
 #pragma unroll 1
       for (int first = 0; first < own.rows.count; first += own.at_once) {
@@ -375,6 +382,7 @@ struct MmaWarp {
       }
       // All blocks have published proj, so they have read attention's result.
       if (index == kFc1) attention.clear_result();
+      if (index == kLogits) break;
     }
   }
 };

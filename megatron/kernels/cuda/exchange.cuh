@@ -80,4 +80,24 @@ __device__ __forceinline__ float2 await_pair(const TaggedPair* from, uint4 two, 
   return {__uint_as_float(two.x), __uint_as_float(two.z)};
 }
 
+// A 32-bit value with a tag, stored and loaded as 8 bytes. Requirements as for TaggedPair.
+struct alignas(8) TaggedNumber {
+  uint32_t value, tag;
+};
+// Index of number i, and size of n numbers, in a layout with one sector of each line, as above.
+inline constexpr int kSectorTags = 4;
+MG_HOST_DEVICE constexpr int padded_tag(int i) {
+  return i / kSectorTags * (kSectorTags * kSectorsOfLine) + i % kSectorTags;
+}
+MG_HOST_DEVICE constexpr int64_t padded_tags(int64_t n) {
+  return (n + kSectorTags - 1) / kSectorTags * (kSectorTags * kSectorsOfLine);
+}
+__device__ __forceinline__ void publish(TaggedNumber* to, float value, uint32_t tag) {
+  store_relaxed(reinterpret_cast<uint32_t*>(to), uint2{__float_as_uint(value), tag});
+}
+__device__ __forceinline__ TaggedNumber poll(const TaggedNumber* from) {
+  const uint2 both = load_relaxed_two(reinterpret_cast<const uint32_t*>(from));
+  return {both.x, both.y};
+}
+
 }  // namespace megatron::kernels::cuda

@@ -47,15 +47,17 @@ struct WeightRing {
     parity ^= 1;
   }
 
-  // Producer: copies the rows of a part of weight [.., k], tile by tile, `columns` at a time. The
-  // whole warp calls it.
-  __device__ __forceinline__ void fill(const void* weight, const RowRange& part, int k) {
+  // Producer: copies the rows of a part of a weight of k columns, tile by tile, `columns` at a
+  // time. row_at(row) is the address of a row, column_offset(column) the offset of a column from it
+  // in bytes. The whole warp calls it.
+  template <class Row, class Column>
+  __device__ __forceinline__ void fill(const Row& row_at, const Column& column_offset,
+                                       const RowRange& part, int k) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const auto* const bytes = static_cast<const char*>(weight);
     const auto length = static_cast<uint32_t>(columns) * 2;
     for (int first = 0; first < part.count; first += tile_rows) {
       const int rows = rows_of_tile(part, first);
-      const char* const row = bytes + (int64_t{part.begin} + first + lane) * k * 2;
+      const char* const row = row_at(part.begin + first + min(lane, rows - 1));
       for (int column = 0; column < k; column += columns) {
         barrier::wait(empty_barrier(), parity ^ 1);
         if (++issued > in_flight) {
@@ -68,7 +70,7 @@ struct WeightRing {
         __syncwarp();
         if (lane < rows) {
           copy_once(slot_address() + static_cast<uint32_t>(lane * row_bytes),
-                    row + int64_t{column} * 2, length, full_barrier());
+                    row + column_offset(column), length, full_barrier());
         }
         advance(1);
       }

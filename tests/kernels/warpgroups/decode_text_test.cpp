@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "megatron/kernels/cuda/decode_text_kernel.cuh"
+#include "megatron/tensor/tensor.h"
 #include "tests/kernels/warpgroups/gpu.h"
 
 // The kernel decode_text, run by gpu.h, against the same layers one number after the other.
@@ -28,6 +29,7 @@ struct DecodeTextCase {
   RotaryPairs pairs = RotaryPairs::kHalves;
   std::vector<int32_t> lengths{1, 17, 650};
   bool has_head_norms = false;
+  bool has_expert_bias = false;
 };
 
 void PrintTo(const DecodeTextCase& c, std::ostream* out) { *out << c.name; }
@@ -42,6 +44,7 @@ class Numbers16 {
     std::normal_distribution<float> normal(middle, deviation);
     for (int64_t i = 0; i < n; ++i) data()[i] = T(normal(random));
   }
+  size_t size() const { return pieces_.size(); }
   T* data() { return reinterpret_cast<T*>(pieces_.data()); }
   float operator[](int64_t i) const {
     return static_cast<float>(reinterpret_cast<const T*>(pieces_.data())[i]);
@@ -67,6 +70,8 @@ struct Network {
   struct Layer {
     Numbers16<T> g1, b1, qkv, qkv_bias, proj, proj_bias, g2, b2, fc1, fc1_bias, fc2, fc2_bias;
     Numbers16<T> keys, values, q_norm, q_norm_bias, k_norm, k_norm_bias;
+    Numbers16<T> router = {};
+    Floats expert_bias = {};
   };
   const DecodeTextCase& c;
   const DecodeTextShape& s;
@@ -85,15 +90,20 @@ struct Network {
     };
     const float one = s.one_plus_weight ? 0.0f : 1.0f;
     const int64_t rows = (s.heads + 2 * s.groups) * s.d;
-    const int64_t up = s.ffn * (is_gated(s.activation) ? 2 : 1);
+    const int64_t matrices = std::max<int64_t>(s.experts, 1);
+    const int64_t up = s.ffn * (is_gated(s.activation) ? 2 : 1) * matrices;
     const int64_t cached = kPages * kPageTokens * s.groups * s.d;
     for (int64_t i = 0; i < s.layers; ++i) {
       layers.push_back({vector(s.hidden, one), vector(s.hidden, 0), weight(rows, s.hidden),
                         vector(rows, 0), weight(s.hidden, s.heads * s.d), vector(s.hidden, 0),
                         vector(s.hidden, one), vector(s.hidden, 0), weight(up, s.hidden),
-                        vector(up, 0), weight(s.hidden, s.ffn), vector(s.hidden, 0),
+                        vector(up, 0), weight(s.hidden * matrices, s.ffn), vector(s.hidden, 0),
                         Numbers16<T>(cached, 0, 1, random), Numbers16<T>(cached, 0, 1, random),
                         vector(s.d, one), vector(s.d, 0), vector(s.d, one), vector(s.d, 0)});
+      layers.back().router = weight(s.experts, s.hidden);
+      for (int64_t e = 0; e < s.experts; ++e) {
+        layers.back().expert_bias.push_back(0.02f * static_cast<float>(e * 7 % 5));
+      }
     }
     g = vector(s.hidden, one);
     b = vector(s.hidden, 0);
@@ -125,10 +135,11 @@ struct Network {
     }
     return z;
   }
-  Floats product(const Numbers16<T>& weight, int64_t rows, const Floats& y) const {
+  Floats product(const Numbers16<T>& weight, int64_t rows, const Floats& y,
+                 int64_t first = 0) const {
     Floats z;
     const auto k = static_cast<int64_t>(y.size());
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = first; row < first + rows; ++row) {
       double sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += weight[row * k + i] * y[static_cast<size_t>(i)];
       z.push_back(static_cast<float>(sum));
@@ -194,8 +205,47 @@ struct Network {
   }
   void add(Floats& y, const Floats& more, const Numbers16<T>& bias) const {
     for (size_t i = 0; i < y.size(); ++i) {
-      y[i] = rounded_to<T>(y[i] + more[i] + bias_of(bias, static_cast<int64_t>(i)));
+      const float own = bias.size() == 0 ? 0 : bias_of(bias, static_cast<int64_t>(i));
+      y[i] = rounded_to<T>(y[i] + more[i] + own);
     }
+  }
+  // The outputs of an MLP, without fc2's bias, by fc1 and fc2 of expert `e`.
+  Floats mlp(const Layer& layer, const Floats& y, int64_t e, float of_input,
+             float of_output) const {
+    const bool gated = is_gated(s.activation);
+    const int64_t rows = s.ffn * (gated ? 2 : 1);
+    const Floats up = product(layer.fc1, rows, y, e * rows);
+    Floats middle;
+    for (int64_t i = 0; i < s.ffn; ++i) {
+      const auto with_bias = [&](int64_t row) {
+        const float sum = rounded_to<T>(up[static_cast<size_t>(row)] * of_input);
+        return s.experts > 0 ? sum : sum + bias_of(layer.fc1_bias, row);
+      };
+      const float x2 = gated ? with_bias(s.ffn + i) : 0.0f;
+      middle.push_back(rounded_to<T>(activated(s.activation, with_bias(i), x2) * of_output));
+    }
+    return product(layer.fc2, s.hidden, middle, e * s.hidden);
+  }
+  Floats experts(const Layer& layer, const Floats& y) const {
+    Tensor logits({1, s.experts}, DType::kFloat32, Stream{});
+    const Floats sums = product(layer.router, s.experts, y);
+    for (size_t e = 0; e < sums.size(); ++e) {
+      logits.span<float>()[e] = s.rounds_router ? rounded_to<T>(sums[e]) : sums[e];
+    }
+    Tensor ids({1, s.topk}, DType::kInt32, Stream{}),
+        weights({1, s.topk}, DType::kFloat32, Stream{});
+    const ConstView bias{layer.expert_bias.data(), {s.experts}, DType::kFloat32};
+    kernels::route_tokens(ids.view(), weights.view(), logits.view(),
+                          c.has_expert_bias ? bias : ConstView{}, s.router, Stream{});
+    Floats all(static_cast<size_t>(s.hidden));
+    for (size_t j = 0; j < static_cast<size_t>(s.topk); ++j) {
+      float weight = weights.span<float>()[j];
+      if (s.rounds_router) weight = rounded_to<T>(weight);
+      const Floats one = mlp(layer, y, ids.span<int32_t>()[j], s.weighs_input ? weight : 1,
+                             s.weighs_input ? 1 : weight);
+      for (size_t i = 0; i < all.size(); ++i) all[i] += one[i];
+    }
+    return all;
   }
   Floats logits(int64_t length) {
     Floats y;
@@ -208,17 +258,12 @@ struct Network {
         v = rounded_to<T>(v + bias_of(layer.qkv_bias, i));
       }
       add(y, product(layer.proj, s.hidden, attention(layer, qkv, length)), layer.proj_bias);
-      const bool gated = is_gated(s.activation);
-      const Floats up = product(layer.fc1, s.ffn * (gated ? 2 : 1), norm(y, layer.g2, layer.b2));
-      Floats middle;
-      for (int64_t i = 0; i < s.ffn; ++i) {
-        const auto with_bias = [&](int64_t row) {
-          return rounded_to<T>(up[static_cast<size_t>(row)]) + bias_of(layer.fc1_bias, row);
-        };
-        middle.push_back(rounded_to<T>(
-            activated(s.activation, with_bias(i), gated ? with_bias(s.ffn + i) : 0.0f)));
+      const Floats z = norm(y, layer.g2, layer.b2);
+      if (s.experts > 0) {
+        add(y, experts(layer, z), {});
+      } else {
+        add(y, mlp(layer, z, 0, 1, 1), layer.fc2_bias);
       }
-      add(y, product(layer.fc2, s.hidden, middle), layer.fc2_bias);
     }
     return product(head, s.vocabulary, norm(y, g, b));
   }
@@ -237,13 +282,28 @@ class OnDevice {
     const auto of_heads = [&](const void* parameters) {
       return n_.c.has_head_norms ? parameters : nullptr;
     };
+    const auto of_dense = [&](const void* bias) { return n_.s.experts > 0 ? nullptr : bias; };
     for (auto& l : n_.layers) {
-      layers_.push_back({l.g1.data(), optional(l.b1), l.qkv.data(), optional(l.qkv_bias),
-                         of_heads(l.q_norm.data()), of_heads(optional(l.q_norm_bias)),
-                         of_heads(l.k_norm.data()), of_heads(optional(l.k_norm_bias)),
-                         l.proj.data(), optional(l.proj_bias), l.g2.data(), optional(l.b2),
-                         l.fc1.data(), optional(l.fc1_bias), l.fc2.data(), optional(l.fc2_bias),
-                         l.keys.data(), l.values.data()});
+      layers_.push_back({l.g1.data(),
+                         optional(l.b1),
+                         l.qkv.data(),
+                         optional(l.qkv_bias),
+                         of_heads(l.q_norm.data()),
+                         of_heads(optional(l.q_norm_bias)),
+                         of_heads(l.k_norm.data()),
+                         of_heads(optional(l.k_norm_bias)),
+                         l.proj.data(),
+                         optional(l.proj_bias),
+                         l.g2.data(),
+                         optional(l.b2),
+                         l.router.data(),
+                         n_.c.has_expert_bias ? l.expert_bias.data() : nullptr,
+                         l.fc1.data(),
+                         of_dense(optional(l.fc1_bias)),
+                         l.fc2.data(),
+                         of_dense(optional(l.fc2_bias)),
+                         l.keys.data(),
+                         l.values.data()});
     }
     text_ = {.shape = n_.s,
              .layers = {layers_.data(), {}, DType::kUInt8},
@@ -332,7 +392,44 @@ std::vector<DecodeTextCase> cases() {
   many.hidden = many.ffn = 2048;
   many.heads = 16;
   many.groups = 4;
+  DecodeTextShape experts = llama;
+  experts.ffn = 64;
+  experts.experts = 8;
+  experts.topk = 2;
+  experts.rounds_router = true;
+  DecodeTextShape sigmoid = gpt;  // choices from groups; five blocks for eight rows of experts
+  sigmoid.experts = 40;
+  sigmoid.topk = 4;
+  sigmoid.router = {.score = RouterScore::kSigmoid,
+                    .num_groups = 8,
+                    .group_topk = 2,
+                    .group_score_topk = 2,
+                    .scaling_factor = 2.5f};
+  sigmoid.weighs_input = true;
+  DecodeTextShape one = llama;  // of few experts: blocks without rows of the router
+  one.experts = 3;
+  one.topk = 1;
+  one.router.pre_softmax = true;
+  DecodeTextShape three = many;  // an odd number of them, slots of 512 columns
+  three.hidden = 1024;
+  three.heads = 8;
+  three.ffn = 512;
+  three.experts = 70;
+  three.topk = 3;
+  DecodeTextShape eight = gpt;
+  eight.dtype = DType::kFloat16;
+  eight.layers = 3;
+  eight.activation = Activation::kSwiglu;
+  eight.experts = 200;
+  eight.topk = 8;
+  eight.router.score = RouterScore::kSqrtSoftplus;
   return {{"gpt", gpt, 3},
+          {"experts", experts, 5, false, 128},
+          {"experts_head_norms", experts, 6, false, 128, RotaryPairs::kHalves, {17, 650}, true},
+          {"experts_of_groups", sigmoid, 5, true, 0, RotaryPairs::kHalves, {1, 17}, false, true},
+          {"one_expert", one, 7, false, 128, RotaryPairs::kHalves, {1, 17, 650}},
+          {"three_experts", three, 9, false, 64, RotaryPairs::kHalves, {17}, false, true},
+          {"eight_experts", eight, 3, true, 0, RotaryPairs::kHalves, {17, 18}},
           {"two_blocks", gpt, 2},
           {"llama", llama, 4, false, 128},
           {"half_rotary", gpt, 5, true, 32, RotaryPairs::kInterleaved},

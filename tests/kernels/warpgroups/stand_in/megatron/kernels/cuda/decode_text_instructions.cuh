@@ -13,6 +13,14 @@ inline uint4 load_relaxed(const uint32_t* from) {
   const uint32_t w = word(3), z = word(2), y = word(1);
   return {word(0), y, z, w};
 }
+inline uint2 load_relaxed_two(const uint32_t* from) {
+  gpu::yield();
+  const auto word = [&](int i) {
+    return std::atomic_ref(const_cast<uint32_t*>(from)[i]).load(std::memory_order_acquire);
+  };
+  const uint32_t y = word(1);
+  return {word(0), y};
+}
 inline void store_relaxed(uint32_t* to, uint32_t word) {
   std::atomic_ref(*to).store(word, std::memory_order_release);
 }
@@ -21,6 +29,10 @@ inline void store_relaxed(uint32_t* to, uint4 four) {
   store_relaxed(to + 1, four.y);
   store_relaxed(to + 2, four.z);
   store_relaxed(to + 3, four.w);
+}
+inline void store_relaxed(uint32_t* to, uint2 two) {
+  store_relaxed(to, two.x);
+  store_relaxed(to + 1, two.y);
 }
 inline void store_relaxed(uint16_t* to, uint16_t half) {
   std::atomic_ref(*to).store(half, std::memory_order_release);

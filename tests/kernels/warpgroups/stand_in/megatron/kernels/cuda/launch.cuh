@@ -20,4 +20,16 @@ T warp_sum(T value) {
   return value;
 }
 
+template <class T>
+T larger(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+template <class T>
+T warp_max(T value) {
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value = larger(value, __shfl_xor_sync(kFullMask, value, step));
+  }
+  return value;
+}
+
 }  // namespace megatron::kernels::cuda
