@@ -134,6 +134,8 @@ def test_cancelled_coroutines_end_their_requests(model):
             gate.allow(1)
             async for event in engine.stream(PROMPTS[0], max_new_tokens=20, ignore_end=True):
                 break
+            for _ in range(5):
+                await asyncio.sleep(0)  # the event loop closes the iterator that was left
             gate.allow(1)  # that which the thread waits for
             await until(lambda: engine.num_requests == 0)
             assert gate.count == 22
