@@ -94,7 +94,7 @@ apt_get() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
 }
 
-echo "bootstrap: installing ${missing[*]}"
+echo "bootstrap: installing ${missing[*]} (two minutes or so)"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # A stale or unreachable package index is not an error yet: the packages may still be available.
