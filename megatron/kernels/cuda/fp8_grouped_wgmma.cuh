@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(GroupedShape::kBlock, 1)
 #pragma unroll
         for (int i = 0; i < 4; ++i) four[i] *= factors[i / 2];
       }
-      output.write(sums, self.staged, self.lane);
+      output.write(sums, false, self.staged, self.lane);
     }
   });
 #endif

@@ -4,7 +4,6 @@
 
 #include "megatron/kernels/cuda/barrier.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
-#include "megatron/kernels/cuda/pack.cuh"
 #include "megatron/kernels/cuda/pipeline_state.cuh"
 #include "megatron/kernels/cuda/wgmma.cuh"
 
@@ -177,37 +176,44 @@ struct GroupedOutput {
   Out* data;  // of the tile's matrix
   int row, end, column, columns;
 
-  // fp32, element by element pair, straight from the sums.
+  // Pair by pair, straight from the sums: for fp32, and for a beta that is neither 0 nor 1.
   __device__ __forceinline__ void add(const float (&sums)[GroupedShape::kTiles][4], float beta,
                                       int lane) const {
-    static_assert(std::is_same_v<Out, float>);
+    const int first = column + lane % 4 * 2;
 #pragma unroll
-    for (int t = 0; t < GroupedShape::kTiles; ++t) {
-      const int at = column + t * 8 + lane % 4 * 2;
-      if (at >= columns) break;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = row + lane / 4 + half * 8;
-        if (r >= end) continue;
-        Out* const to = data + int64_t{r} * columns + at;
-        float pair[2] = {sums[t][2 * half], sums[t][2 * half + 1]};
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + lane / 4 + half * 8;
+      if (r >= end) continue;
+      Out* const to = data + int64_t{r} * columns + first;
+      if constexpr (std::is_same_v<Out, float>) {
         if (beta == 1) {  // the sum of one thread: no wait for the old value, the same bits
-          add_to_global(reinterpret_cast<float2*>(to), pair);
+#pragma unroll
+          for (int t = 0; t < GroupedShape::kTiles; ++t) {
+            const float pair[2] = {sums[t][2 * half], sums[t][2 * half + 1]};
+            if (first + t * 8 < columns) add_to_global(reinterpret_cast<float2*>(to + t * 8), pair);
+          }
           continue;
         }
-        if (beta != 0) {
-          float old[2];
-          load(old, to);
-          pair[0] += beta * old[0];
-          pair[1] += beta * old[1];
+      }
+      float old[GroupedShape::kTiles][2] = {};
+      if (beta != 0) {
+#pragma unroll
+        for (int t = 0; t < GroupedShape::kTiles; ++t) {
+          if (first + t * 8 < columns) load(old[t], to + t * 8);
         }
-        store(to, pair);
+      }
+#pragma unroll
+      for (int t = 0; t < GroupedShape::kTiles; ++t) {
+        const float pair[2] = {sums[t][2 * half] + beta * old[t][0],
+                               sums[t][2 * half + 1] + beta * old[t][1]};
+        if (first + t * 8 < columns) store(to + t * 8, pair);
       }
     }
   }
 
-  // Rows of 128 bytes, by way of shared memory.
-  __device__ __forceinline__ void write(const float (&sums)[GroupedShape::kTiles][4],
+  // Rows of 128 bytes, by way of shared memory. Added to what is there, without a wait for it, if
+  // `is_added`: both the sum and what it becomes are rounded then.
+  __device__ __forceinline__ void write(const float (&sums)[GroupedShape::kTiles][4], bool is_added,
                                         unsigned char* staged, int lane) const {
     static_assert(sizeof(Out) == 2);
     constexpr int kStoredTiles = GroupedShape::kStoredColumns / 8;
@@ -228,65 +234,17 @@ struct GroupedOutput {
         const int r = i * 4 + lane / 8;
         const int at = column + first * 8 + lane % 8 * 8;
         if (row + r < end && at < columns) {
-          *reinterpret_cast<uint4*>(data + int64_t{row + r} * columns + at) =
-              *reinterpret_cast<const uint4*>(staged + r * GroupedShape::kStoredRow +
-                                              lane % 8 * 16);
+          Out* const to = data + int64_t{row + r} * columns + at;
+          const uint4 pack = *reinterpret_cast<const uint4*>(staged + r * GroupedShape::kStoredRow +
+                                                             lane % 8 * 16);
+          if (is_added) {
+            add_to_global(to, pack);
+          } else {
+            *reinterpret_cast<uint4*>(to) = pack;
+          }
         }
       }
       __syncwarp();
-    }
-  }
-
-  // As write(), added to beta times the old values: 32 columns at a time pass in fp32, so that each
-  // sum is rounded once, while the old values of the next 32 are on their way.
-  __device__ __forceinline__ void accumulate(const float (&sums)[GroupedShape::kTiles][4],
-                                             float beta, unsigned char* staged, int lane) const {
-    static_assert(sizeof(Out) == 2);
-    constexpr int kPartTiles = 4;
-    constexpr int kPacks = 2;  // of a lane: of rows lane / 4 and 8 behind
-    const int lane_row = lane / 4;
-    const auto at = [&](int first, int i) {
-      return data + int64_t{row + lane_row + i * 8} * columns + column + first * 8 + lane % 4 * 8;
-    };
-    const auto is_inside = [&](int first, int i) {
-      return row + lane_row + i * 8 < end && column + first * 8 + lane % 4 * 8 < columns;
-    };
-    RawPack<Out> old[kPacks] = {};
-    const auto fetch = [&](int first) {
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        if (is_inside(first, i)) old[i] = load_pack(at(first, i));
-      }
-    };
-    fetch(0);
-#pragma unroll
-    for (int first = 0; first < GroupedShape::kTiles; first += kPartTiles) {
-#pragma unroll
-      for (int t = 0; t < kPartTiles; ++t) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          *reinterpret_cast<float2*>(staged + (lane_row + half * 8) * GroupedShape::kStoredRow +
-                                     t * 32 + lane % 4 * 8) =
-              make_float2(sums[first + t][2 * half], sums[first + t][2 * half + 1]);
-        }
-      }
-      __syncwarp();
-      RawPack<Out> sum[kPacks];
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        Floats pack = unpacked(load_pack(reinterpret_cast<const float*>(
-            staged + (lane_row + i * 8) * GroupedShape::kStoredRow + lane % 4 * 32)));
-        const Floats before = unpacked(old[i]);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) pack.values[j] += beta * before.values[j];
-        sum[i] = packed<Out>(pack);
-      }
-      __syncwarp();
-      if (first + kPartTiles < GroupedShape::kTiles) fetch(first + kPartTiles);
-#pragma unroll
-      for (int i = 0; i < kPacks; ++i) {
-        if (is_inside(first, i)) store_pack(at(first, i), sum[i]);
-      }
     }
   }
 };
@@ -397,13 +355,13 @@ __global__ void __launch_bounds__(GroupedShape::kBlock, 1)
       if constexpr (kProduct == GroupedProduct::kWeightGradient) {
         output.data += int64_t{tile.group} * tiles.rows * tiles.columns;
       }
-      if constexpr (std::is_same_v<Out, float>) {
-        output.add(sums, beta, self.lane);
-      } else if (beta == 0) {
-        output.write(sums, self.staged, self.lane);
-      } else {
-        output.accumulate(sums, beta, self.staged, self.lane);
+      if constexpr (sizeof(Out) == 2) {
+        if (beta == 0 || beta == 1) {
+          output.write(sums, beta == 1, self.staged, self.lane);
+          continue;
+        }
       }
+      output.add(sums, beta, self.lane);
     }
   });
 #endif

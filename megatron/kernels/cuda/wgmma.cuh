@@ -249,6 +249,20 @@ __device__ __forceinline__ void add_to_global(float2* to, const float (&x)[2]) {
                : "memory");
 }
 
+// The same for eight 16-bit floats, each sum rounded to nearest even.
+__device__ __forceinline__ void add_to_global(BFloat16* to, const uint4& x) {
+  asm volatile(
+      "red.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+      "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+      : "memory");
+}
+__device__ __forceinline__ void add_to_global(Float16* to, const uint4& x) {
+  asm volatile(
+      "red.global.add.noftz.v4.f16x2 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+      "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+      : "memory");
+}
+
 // TMA load of a tile from row `row` of a head of a sample on, channels [channel, channel + 64),
 // zero outside of the head, through a map of tensor_map.h. The barrier counts the bytes of a whole
 // tile. One thread calls it.
