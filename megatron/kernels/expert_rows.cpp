@@ -24,6 +24,14 @@ void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, St
                                                             stream);
 }
 
+void gather_rounded_rows(TensorView y, Fp8RowsView y8, ConstView x, ConstView slots, int64_t k,
+                         Stream stream) {
+  expect_dtype(y.dtype, x.dtype, "gather_rounded_rows: y");
+  y8.expect_valid(y.shape, "gather_rounded_rows: y8");
+  dispatch<cpu::gather_rounded_rows, cuda::gather_rounded_rows>("gather_rounded_rows", y, y8, x,
+                                                                slots, k, stream);
+}
+
 void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
                      ConstView slots, int64_t k, Stream stream) {
   expect_dtype(y.dtype, x.dtype, "gather_fp8_rows: y");

@@ -2,6 +2,7 @@
 
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
+#include "megatron/kernels/fp8_rows.h"
 
 // Moves the tokens of a mixture of experts to the rows of their experts and back. A slot is one of
 // the k choices of one of T tokens, t k + j; a row belongs to one slot, or to none: its slot is -1,
@@ -23,6 +24,10 @@ int64_t expert_order_workspace_bytes(int64_t slots, int64_t experts, Stream stre
 // y[r] = x[slots[r] / k], 0 without a slot.
 //   y [R, h] out   x [T, h] in, dtype of y   slots [R] in int32
 void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, Stream stream);
+
+// The same, and y8 = fp8_quantize_rows() of y, with its conditions.
+void gather_rounded_rows(TensorView y, Fp8RowsView y8, ConstView x, ConstView slots, int64_t k,
+                         Stream stream);
 
 // The same of rows in FP8 (fp8_rows.h), which have a scale each.
 //   y [R, h], y_scales [R] out   x [T, h], x_scales [T] in: E4M3 | E5M2, and fp32
@@ -49,6 +54,7 @@ namespace cpu {
 decltype(kernels::order_by_expert) order_by_expert;
 decltype(kernels::gather_token_rows) gather_token_rows;
 decltype(kernels::gather_fp8_rows) gather_fp8_rows;
+decltype(kernels::gather_rounded_rows) gather_rounded_rows;
 decltype(kernels::combine_token_rows) combine_token_rows;
 decltype(kernels::weigh_rows_forward) weigh_rows_forward;
 decltype(kernels::weigh_rows_backward) weigh_rows_backward;
@@ -59,6 +65,7 @@ decltype(kernels::order_by_expert) order_by_expert;
 int64_t expert_order_workspace_bytes(int64_t slots, int64_t experts);
 decltype(kernels::gather_token_rows) gather_token_rows;
 decltype(kernels::gather_fp8_rows) gather_fp8_rows;
+decltype(kernels::gather_rounded_rows) gather_rounded_rows;
 decltype(kernels::combine_token_rows) combine_token_rows;
 decltype(kernels::weigh_rows_forward) weigh_rows_forward;
 decltype(kernels::weigh_rows_backward) weigh_rows_backward;

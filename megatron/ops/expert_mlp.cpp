@@ -286,19 +286,14 @@ struct ExpertPass::Saved {
     if (!fp8.rows.defined()) return multiply_experts(y, in, w, transpose, rows);
     multiply_experts(y, quantized_rows(in, fp8_dtype(transpose)), fp8, transpose, rows);
   }
-  // The same of rows of tokens, which need not exist but in FP8.
-  void multiply_tokens(Tensor& y, const Tensor& tokens, const Fp8Stack& fp8,
-                       Transpose transpose) const {
-    multiply_experts(y, gathered_tokens(quantized_rows(tokens, fp8_dtype(transpose)), rows), fp8,
-                     transpose, rows);
-  }
   DType fp8_dtype(Transpose transpose) const {
     return transpose == Transpose::kYes ? DType::kFloat8E4M3 : options.fp8_gradients;
   }
 
   void multiply_fc1() {
     if (fc1_fp8.rows.defined() && !options.weighs_input && !fc1_adapter.a.defined()) {
-      return multiply_tokens(wide, x, fc1_fp8, Transpose::kYes);
+      const Fp8Rows tokens = quantized_rows(x, DType::kFloat8E4M3);
+      return multiply_experts(wide, gathered_tokens(tokens, rows), fc1_fp8, Transpose::kYes, rows);
     }
     const Tensor in = inputs();
     multiply(wide, in, fc1, fc1_fp8, Transpose::kYes);
@@ -400,6 +395,16 @@ struct ExpertPass::Saved {
     return dwide;
   }
 
+  // The gradients of fc2's output, [R, h], and `rounded` with products in FP8.
+  Tensor gathered_gradients(const Tensor& dy, Fp8Rows& rounded) const {
+    if (!fc2_fp8.rows.defined()) return gathered_tokens(dy, rows);
+    Tensor dout({rows.count(), dy.size(1)}, dy.dtype(), dy.stream());
+    rounded = Fp8Rows(dout, options.fp8_gradients);
+    kernels::gather_rounded_rows(dout.view(), rounded.view(), dy.view(), rows.slots.view(), rows.k,
+                                 dy.stream());
+    return dout;
+  }
+
   // All gradients but that of fc1, and that of fc1's output.
   Grads backward(const Tensor& dy, const Wants& wants, Tensor& dwide) const {
     const Stream stream = x.stream();
@@ -407,11 +412,12 @@ struct ExpertPass::Saved {
     Tensor dweights = zeros(weights.shape(), DType::kFloat32, stream);
     Fp8Rows dwide8;
     {
-      const Tensor dout = gathered_tokens(dy, rows);
+      Fp8Rows dout8;
+      const Tensor dout = gathered_gradients(dy, dout8);
       if (fc2_bias.defined()) grads[5] = bias_gradient(dweights, dout, wants[5]);
       Tensor inside({rows.count(), inner()}, x.dtype(), stream);  // its gradient first
-      if (fc2_fp8.rows.defined()) {
-        multiply_tokens(inside, dy, fc2_fp8, Transpose::kNo);
+      if (dout8.numbers.defined()) {
+        multiply_experts(inside, std::exchange(dout8, {}), fc2_fp8, Transpose::kNo, rows);
       } else {
         multiply_experts(inside, dout, fc2, Transpose::kNo, rows);
       }

@@ -189,6 +189,31 @@ TEST_F(CudaLayoutTest, GatheringParametersInFp8ChangesNoBit) {
               "tensorwise");
 }
 
+// Roundings to three bits differ where sums do.
+TEST_F(CudaLayoutTest, ExpertsInFp8TrainAsOnACpu) {
+  const Flags flags = wide_model(true)
+                          .with("--bf16")
+                          .with("--ffn-hidden-size", "192")
+                          .with("--fp8-format", "hybrid")
+                          .with("--num-experts", "8")
+                          .with("--moe-ffn-hidden-size", "96")
+                          .with("--eval-iters", "0");
+  const std::vector<Metrics> want = trained(flags.with("--device", "cpu"), {}, "cpu");
+  ASSERT_GE(want.size(), 20u);
+  const auto expect_near = [&](const Flags& on_gpus, const Layout& layout,
+                               const std::string& name) {
+    const std::vector<Metrics> got = trained(on_gpus, layout, name);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double loss = want[i].at("lm loss");
+      EXPECT_NEAR(got[i].at("lm loss"), loss, 0.01 * loss) << name << ", iteration " << i;
+    }
+  };
+  expect_near(flags, {}, "one");
+  expect_near(flags.with("--expert-model-parallel-size", "2"),
+              {.dp = 2, .distributed_optimizer = true}, "experts");
+}
+
 // Products are cut in pieces of at least 1024 rows.
 TEST_F(CudaLayoutTest, ProductsByPiecesTrainAsOneRank) {
   for (const bool is_llama_style : {false, true}) {

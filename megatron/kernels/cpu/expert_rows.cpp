@@ -59,6 +59,12 @@ void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, St
   });
 }
 
+void gather_rounded_rows(TensorView y, Fp8RowsView y8, ConstView x, ConstView slots, int64_t k,
+                         Stream stream) {
+  cpu::gather_token_rows(y, x, slots, k, stream);
+  cpu::fp8_quantize_rows(y8.numbers, y8.scales, y, stream);
+}
+
 void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
                      ConstView slots, int64_t k, Stream stream) {
   gather_token_rows(y, x, slots, k, stream);

@@ -1,6 +1,7 @@
 #include "megatron/kernels/expert_rows.h"
 
 #include "megatron/core/error.h"
+#include "megatron/kernels/cuda/fp8_pack.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
 
 namespace megatron::kernels::cuda {
@@ -133,6 +134,43 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A warp for each row, in turn; a lane keeps the first packs of its row in registers.
+template <class T, __nv_fp8_interpretation_t kType>
+__global__ void __launch_bounds__(kThreads)
+    gather_rounded_kernel(T* y, uint2* numbers, float* scales, const T* x, const int* slots, int k,
+                          int64_t rows, int packs) {
+  constexpr int kWarps = kThreads / kWarp;
+  constexpr int kKept = 8;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; row < rows;
+       row += int64_t{gridDim.x} * kWarps) {
+    const int slot = slots[row];
+    const T* const from = x + (slot < 0 ? 0 : slot / k) * int64_t{packs} * kVector;
+    const auto pack_at = [&](int i) {
+      return slot < 0 || i >= packs ? RawPack<T>{} : load_pack(from + i * kVector);
+    };
+    RawPack<T> kept[kKept];
+#pragma unroll
+    for (int n = 0; n < kKept; ++n) kept[n] = pack_at(n * kWarp + lane);
+    float most = 0;
+#pragma unroll
+    for (int n = 0; n < kKept; ++n) most = larger(most, largest_of(unpacked(kept[n])));
+    for (int i = kKept * kWarp + lane; i < packs; i += kWarp) {
+      most = larger(most, largest_of(unpacked(pack_at(i))));
+    }
+    const float scale = fp8_row_scale<kType>(warp_max(most));
+    if (lane == 0) scales[row] = scale;
+    const auto write = [&](int i, const RawPack<T>& pack) {
+      if (i >= packs) return;
+      store_pack(y + (row * packs + i) * kVector, pack);
+      numbers[row * packs + i] = fp8_numbers<kType>(unpacked(pack), scale);
+    };
+#pragma unroll
+    for (int n = 0; n < kKept; ++n) write(n * kWarp + lane, kept[n]);
+    for (int i = kKept * kWarp + lane; i < packs; i += kWarp) write(i, pack_at(i));
+  }
+}
+
 template <int N>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(AnyOutput y, AnyInput x, const int* rows, int k, int64_t tokens, int64_t cols) {
@@ -197,6 +235,13 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+// For rows in FP8.
+void expect_whole_packs(int64_t cols, const void* x, const void* y, const char* who) {
+  if (cols % 16 == 0 && is_aligned(x) && is_aligned(y)) return;
+  throw ShapeError(std::string(who) + ": rows of " + std::to_string(cols) +
+                   " elements must be multiples of 16 and start at multiples of 16 bytes");
+}
+
 // Calls f.template operator()<N>() with the elements that a thread may access at once.
 template <class F, class... Views>
 void with_vector(int64_t cols, const F& f, const Views&... views) {
@@ -257,13 +302,25 @@ void gather_token_rows(TensorView y, ConstView x, ConstView slots, int64_t k, St
   MG_CUDA(cudaGetLastError());
 }
 
+void gather_rounded_rows(TensorView y, Fp8RowsView y8, ConstView x, ConstView slots, int64_t k,
+                         Stream stream) {
+  if (y.numel() == 0) return;
+  expect_whole_packs(y.size(1), x.data, y.data, "gather_rounded_rows");
+  const bool is_e5m2 = y8.numbers.dtype == DType::kFloat8E5M2;
+  dispatch_floating(x.dtype, "gather_rounded_rows", [&]<class T>() {
+    const auto kernel =
+        is_e5m2 ? gather_rounded_kernel<T, __NV_E5M2> : gather_rounded_kernel<T, __NV_E4M3>;
+    kernel<<<blocks_for(y.size(0), kThreads / kWarp), kThreads, 0, native(stream)>>>(
+        y.as<T>(), static_cast<uint2*>(y8.numbers.data), y8.scales.as<float>(), x.as<T>(),
+        slots.as<int32_t>(), static_cast<int>(k), y.size(0), static_cast<int>(y.size(1) / kVector));
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
 void gather_fp8_rows(TensorView y, TensorView y_scales, ConstView x, ConstView x_scales,
                      ConstView slots, int64_t k, Stream stream) {
   if (y.numel() == 0) return;
-  if (y.size(1) % 16 != 0 || !is_aligned(x.data) || !is_aligned(y.data)) {
-    throw ShapeError("gather_fp8_rows: rows of " + std::to_string(y.size(1)) +
-                     " elements must be multiples of 16 and start at multiples of 16 bytes");
-  }
+  expect_whole_packs(y.size(1), x.data, y.data, "gather_fp8_rows");
   gather_fp8_kernel<<<blocks_for(y.size(0), kThreads / kWarp), kThreads, 0, native(stream)>>>(
       static_cast<uint4*>(y.data), y_scales.as<float>(), static_cast<const uint4*>(x.data),
       x_scales.as<float>(), slots.as<int32_t>(), static_cast<int>(k), y.size(0),

@@ -57,6 +57,36 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kPacksOfLane = 8;
+constexpr int64_t kManyRows = 1024;  // enough for a warp each
+
+// A warp has a row of at most kPacksOfLane * kWarp packs.
+template <class T, __nv_fp8_interpretation_t kType>
+__global__ void __launch_bounds__(kThreads)
+    quantize_by_warps_kernel(uint2* numbers, float* scales, const T* x, int64_t rows, int packs) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  if (row >= rows) return;
+  RawPack<T> kept[kPacksOfLane];
+#pragma unroll
+  for (int n = 0; n < kPacksOfLane; ++n) {
+    const int i = n * kWarp + lane;
+    if (i < packs) kept[n] = load_pack(x + (row * packs + i) * kVector);
+  }
+  float largest = 0;
+#pragma unroll
+  for (int n = 0; n < kPacksOfLane; ++n) {
+    if (n * kWarp + lane < packs) largest = larger(largest, largest_of(unpacked(kept[n])));
+  }
+  const float scale = fp8_row_scale<kType>(warp_max(largest));
+  if (lane == 0) scales[row] = scale;
+#pragma unroll
+  for (int n = 0; n < kPacksOfLane; ++n) {
+    const int i = n * kWarp + lane;
+    if (i < packs) numbers[row * packs + i] = fp8_numbers<kType>(unpacked(kept[n]), scale);
+  }
+}
+
 template <class F>
 void dispatch_type(DType dtype, const F& f) {
   expect_floating(dtype, "fp8_quantize_rows");
@@ -73,16 +103,27 @@ void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Strea
     throw ShapeError("fp8_quantize_rows: rows of " + std::to_string(x.size(1)) +
                      " elements must be multiples of 16 and start at multiples of 16 bytes");
   }
+  const int64_t packs = x.size(1) / kVector;
+  const bool is_e5m2 = numbers.dtype == DType::kFloat8E5M2;
   dispatch_type(x.dtype, [&]<class T>() {
-    const auto kernel = numbers.dtype == DType::kFloat8E5M2 ? quantize_kernel<T, __NV_E5M2>
-                                                            : quantize_kernel<T, __NV_E4M3>;
+    if (x.size(0) >= kManyRows && packs <= kPacksOfLane * kWarp) {
+      const auto kernel =
+          is_e5m2 ? quantize_by_warps_kernel<T, __NV_E5M2> : quantize_by_warps_kernel<T, __NV_E4M3>;
+      const auto blocks = static_cast<unsigned>((x.size(0) * kWarp + kThreads - 1) / kThreads);
+      kernel<<<blocks, kThreads, 0, native(stream)>>>(static_cast<uint2*>(numbers.data),
+                                                      scales.as<float>(), x.as<T>(), x.size(0),
+                                                      static_cast<int>(packs));
+      MG_CUDA(cudaGetLastError());
+      return;
+    }
+    const auto kernel = is_e5m2 ? quantize_kernel<T, __NV_E5M2> : quantize_kernel<T, __NV_E4M3>;
     launch_overlapped(
         kernel,
         {.grid = dim3(static_cast<unsigned>(x.size(0))),
          .block = dim3(kThreads),
          .overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
         stream, static_cast<uint2*>(numbers.data), scales.as<float>(), x.as<T>(),
-        static_cast<int>(x.size(1) / kVector));
+        static_cast<int>(packs));
   });
 }
 

@@ -118,7 +118,7 @@ TEST_P(Fp8MatricesCudaTest, QuantizesMatricesAsTheCpu) {
 
 TEST_P(Fp8MatricesCudaTest, CopiesRowsOfTokensAsTheCpu) {
   const Tensor slots = tensor_of(std::vector<int32_t>{7, 0, -1, 1, 4, 4, 13}, {7});
-  for (const int64_t cols : {16, 1040}) {
+  for (const int64_t cols : {16, 1040, 2192}) {
     const Tensor wide = random_normal({7, cols}, {.seed = 1, .dtype = GetParam()});
     for (const DType type : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
       const auto gathered = [&](Stream on) {
@@ -129,12 +129,22 @@ TEST_P(Fp8MatricesCudaTest, CopiesRowsOfTokensAsTheCpu) {
         Tensor y_scales({7}, DType::kFloat32, on);
         kernels::gather_fp8_rows(y.view(), y_scales.view(), x.view(), x_scales.view(),
                                  slots.to(on).view(), 2, on);
-        return std::vector{y.to(Stream{}), y_scales.to(Stream{})};
+        Tensor copies({7, cols}, GetParam(), on);
+        Tensor y8({7, cols}, type, on);
+        Tensor y8_scales({7}, DType::kFloat32, on);
+        kernels::gather_rounded_rows(copies.view(), {y8.view(), y8_scales.view()},
+                                     wide.to(on).view(), slots.to(on).view(), 2, on);
+        return std::vector{y.to(Stream{}), y_scales.to(Stream{}), copies.to(Stream{}),
+                           y8.to(Stream{}), y8_scales.to(Stream{})};
       };
       const std::vector<Tensor> got = gathered(stream());
       const std::vector<Tensor> want = gathered(Stream{});
-      expect_identical(got[0], want[0], "numbers");
-      expect_identical(got[1], want[1], "scales");
+      for (size_t i = 0; i < got.size(); ++i) {
+        expect_identical(got[i], want[i], std::to_string(i) + " of " + std::to_string(cols));
+      }
+      // Rounding a token and copying it is copying it and rounding each copy.
+      expect_identical(got[3], got[0], "numbers");
+      expect_identical(got[4], got[1], "scales");
     }
   }
 }

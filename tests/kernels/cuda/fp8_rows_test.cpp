@@ -23,9 +23,10 @@ struct Rows {
 
 class Fp8RowsCudaTest : public CudaDtypeTest {};
 
-// Rows that registers hold, longer ones, and a row of zeros.
+// Rows that registers hold, longer ones, many rows, and a row of zeros.
 TEST_P(Fp8RowsCudaTest, QuantizesRowsAsTheCpu) {
-  for (const Shape& shape : {Shape{5, 16}, Shape{3, 4096}, Shape{2, 28672}}) {
+  for (const Shape& shape : {Shape{5, 16}, Shape{3, 4096}, Shape{2, 28672}, Shape{1029, 80},
+                             Shape{1024, 2048}, Shape{1024, 2064}}) {
     const Tensor x = random_normal(shape, {.seed = 1, .stddev = 1e-3f, .dtype = GetParam()});
     Tensor first = x.slice(0, 1);
     scale_inplace(first, 0);
