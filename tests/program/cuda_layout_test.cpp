@@ -206,7 +206,7 @@ TEST_F(CudaLayoutTest, ExpertsInFp8TrainAsOnACpu) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
       const double loss = want[i].at("lm loss");
-      EXPECT_NEAR(got[i].at("lm loss"), loss, 0.01 * loss) << name << ", iteration " << i;
+      EXPECT_NEAR(got[i].at("lm loss"), loss, 0.02 * loss) << name << ", iteration " << i;
     }
   };
   expect_near(flags, {}, "one");
