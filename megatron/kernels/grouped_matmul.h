@@ -27,8 +27,8 @@ void grouped_matmul(TensorView y, ConstView x, ConstView w, Transpose transpose_
                     ConstView offsets, Stream stream);
 
 // dw[e] = dy[rows of e]^T x[rows of e] + beta * dw[e]: the gradient of w under Transpose::kYes. A
-// group without rows has the gradient 0. If beta is 1 and dw has 16 bits, the product may be rounded
-// before it is added.
+// group without rows has the gradient 0. If beta is 1 and dw has 16 bits, the product may be
+// rounded before it is added.
 //
 //   dw  [E, n, k]  out  fp32, or the dtype of x; read only when beta != 0
 //   dy  [r, n]     in   dtype of x
