@@ -22,7 +22,7 @@ struct RoutedTokens {
 
 // True if `type` is one of moe_router_load_balancing_type.
 bool balances_by(const ExpertConfig& config, std::string_view type);
-// How a token's experts and their weights come from the logits.
+// The rules that give a token's experts and their weights from the logits.
 RouterOptions router_options(const ExpertConfig& config);
 
 // The router of a mixture of experts: logits = x weight^T + bias, of which each token gets its

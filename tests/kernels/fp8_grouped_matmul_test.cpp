@@ -67,7 +67,7 @@ TEST(Fp8GroupedMatmulTest, EachRowMeetsTheMatrixOfItsGroup) {
   }
 }
 
-// Of the matrices the largest elements become 448; the second one is 0.
+// The largest element of each matrix becomes 448; the second matrix is 0.
 TEST(Fp8MatricesTest, AMatrixHasTheScaleOfItsOwnAmax) {
   Tensor w = random_normal({3, 5, 7}, {.seed = 1});
   Tensor zero = w.slice(1, 1);

@@ -178,7 +178,7 @@ TEST_F(ZeroTest, MainParametersInBf16TrainAsInFp32) {
   EXPECT_EQ(trained(few.with("--optimizer-cpu-offload"), {}, "offloaded"), straight);
   EXPECT_EQ(trained(few, {.zero_stage = 2}, "second"), straight);
   EXPECT_EQ(trained(few, {.zero_stage = 3}, "third"), straight);
-  // Where sums of gradients differ, a number may become the other neighbour.
+  // A number may become the other neighbour if the sums of gradients differ.
   for (const Layout& layout :
        {Layout{.dp = 2}, Layout{.dp = 2, .zero_stage = 3}, Layout{.tp = 2}, Layout{.pp = 2}}) {
     const std::vector<Metrics> divided = trained(few, layout, "divided" + name_of(layout));

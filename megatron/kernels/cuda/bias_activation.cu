@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Where rows in FP8 go; null: none.
+// The FP8 rows and scales that a kernel writes; null: none.
 struct Fp8Sink {
   uint2* numbers;
   float* scales;

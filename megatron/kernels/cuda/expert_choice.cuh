@@ -193,7 +193,7 @@ struct ChoiceRule {
   }
 };
 
-// How weights come from logits, as in cpu/router.cpp.
+// The rule that makes weights of logits, as in cpu/router.cpp.
 struct WeightRule {
   bool is_softmax_of_all, is_softmax_of_chosen, is_divided;
   RouterScore single;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kWho = "fp8_grouped_matmul";
 
-// Of tiles of 128 elements, in pairs.
+// A map whose tiles have 128 elements, copied in pairs.
 CUtensorMap map_of_pairs(const ConstView& matrix, int64_t rows, int box_rows) {
   const int64_t pairs = matrix.shape[matrix.shape.rank() - 1] / 2;
   return tensor_map(heads_of(ConstView{matrix.data, {rows, 1, pairs}, DType::kBFloat16}, 1),

@@ -249,7 +249,7 @@ struct GroupedOutput {
   }
 };
 
-// What a consumer thread needs of its block.
+// The ring and the staging memory as a consumer thread sees them.
 struct GroupedConsumer {
   GroupedRing ring;
   int lane, warp;
