@@ -236,7 +236,15 @@ def test_other_threads_run_during_a_step(tiny):
         assert sum(begin < at < end for at in counts) >= 1
 
 
-def test_control_c_ends_after_the_step(tiny):
+@pytest.fixture
+def control_c():
+    """SIGINT as on a terminal: shells start jobs in the background with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_control_c_ends_after_the_step(tiny, control_c):
     with mg.Trainer(tiny, train_iters=1000) as trainer:
         def interrupt(_, step):
             if step.iteration == 2:
