@@ -91,7 +91,8 @@ class ProgramNames {
     try {
       file_ = std::make_unique<MappedFile>("/proc/self/exe");
       read();
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the names are then missing
+    } catch (const Error&) {
+      functions_.clear();  // without its file the program's calls are told by their addresses
     }
   }
 

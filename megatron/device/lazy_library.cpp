@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <string_view>
 
 #include "megatron/core/error.h"
 
@@ -34,25 +33,26 @@ void* opened(const char* file) {
   return ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
 
-// If `file` is one of the toolkit's libraries, the others that are missing, too.
-std::string others_missing(std::string_view file) {
-  constexpr std::string_view kToolkit[] = {"libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"};
+constexpr const char* kToolkit[] = {"libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"};
+
+}  // namespace
+
+std::string missing_beside(std::string_view file, std::span<const char* const> libraries) {
   std::string names;
-  if (std::ranges::find(kToolkit, file) == std::end(kToolkit)) return names;
-  for (const std::string_view other : kToolkit) {
+  for (const std::string_view other : libraries) {
     if (other != file && opened(other.data()) == nullptr) names += fmt::format(", {}", other);
   }
   return names.empty() ? names : "; also missing: " + names.substr(2);
 }
 
-}  // namespace
-
 LazyLibrary::LazyLibrary(const char* file, const std::string& remedy)
     : file_(file), handle_(opened(file)) {
   if (handle_ == nullptr) {
     const std::string why = reason();
-    throw DeviceError(
-        fmt::format("{} cannot be loaded ({}){}; {}", file, why, others_missing(file), remedy));
+    const bool is_of_toolkit =
+        std::ranges::any_of(kToolkit, [&](std::string_view one) { return one == file; });
+    throw DeviceError(fmt::format("{} cannot be loaded ({}){}; {}", file, why,
+                                  is_of_toolkit ? missing_beside(file, kToolkit) : "", remedy));
   }
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace megatron {
 
@@ -26,5 +28,8 @@ class LazyLibrary {
   const char* file_;
   void* handle_;
 };
+
+// "; also missing: a, b" for those of `libraries` besides `file` that cannot be loaded, or "".
+std::string missing_beside(std::string_view file, std::span<const char* const> libraries);
 
 }  // namespace megatron

@@ -212,7 +212,8 @@ TEST_P(TextStepTest, HasTheLogitsOfTheOtherKernels) {
   const NoGrad no_grad;
   KvCache cache = filled_cache();
   KvCache other = filled_cache();
-  if (!TextStep::takes({*model_}, cache)) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  if (!TextStep::takes({*model_}, cache))
+    GTEST_SKIP() << "no GPU of compute capability 9.0: not run";
   TextStep step({*model_}, cache);
   const double bound = model_->config().params_dtype == DType::kFloat16 ? 4e-3 : 2e-2;
   int64_t id = 3;
@@ -244,7 +245,8 @@ TEST_P(TextStepTest, HasTheLogitsOfTheOtherKernels) {
 TEST_P(TextStepTest, LeavesWeightsIn8BitsToTheOtherKernels) {
   const NoGrad no_grad;
   KvCache cache = filled_cache();
-  if (!TextStep::takes({*model_}, cache)) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  if (!TextStep::takes({*model_}, cache))
+    GTEST_SKIP() << "no GPU of compute capability 9.0: not run";
   const Tensor exact = expected(cache, 3, 129);
   round_weights(*model_, InferenceWeights::kFp8, stream_);
   KvCache other = filled_cache();
@@ -282,7 +284,8 @@ TEST_P(TextStepExpertsTest, IsAsCloseToFp32AsTheOtherKernels) {
   const NoGrad no_grad;
   KvCache cache = filled_cache(*model_), other = filled_cache(*model_);
   KvCache exact = filled_cache(*exact_);
-  if (!TextStep::takes({*model_}, cache)) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  if (!TextStep::takes({*model_}, cache))
+    GTEST_SKIP() << "no GPU of compute capability 9.0: not run";
   TextStep step({*model_}, cache);
   std::vector<double> errors, errors_of_others;
   for (int64_t i = 0; i < 16; ++i) {

@@ -20,6 +20,23 @@ class ZeroTest : public LayoutTest {
             {.tp = 2, .dp = 2, .zero_stage = stage},
             {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = stage}};
   }
+  // The flags of a run that saves iteration 10 and ends.
+  static Flags until_ten(const Flags& flags, const std::string& save) {
+    return flags.with("--save", save).with("--save-interval", "10").with("--exit-interval", "10");
+  }
+  // A run that saves iteration 10, ends, and goes on from it.
+  std::vector<Metrics> trained_with_a_stop(const Flags& flags, const std::string& save) {
+    std::vector<Metrics> lines = trained(until_ten(flags, save), {}, "begun");
+    for (const Metrics& line : trained(flags.with("--load", save), {}, "resumed")) {
+      lines.push_back(line);
+    }
+    return lines;
+  }
+  static double mean_of_last(const std::vector<Metrics>& lines) {
+    double sum = 0;
+    for (size_t i = lines.size() - 20; i < lines.size(); ++i) sum += lines[i].at("lm loss");
+    return sum / 20;
+  }
 };
 
 TEST_F(ZeroTest, EveryStageTrainsAsOneRank) {
@@ -120,11 +137,6 @@ TEST_F(ZeroTest, MomentsInFp8TrainAsInFp32) {
                            .with("--exp-avg-sq-dtype", "fp8");
   const std::vector<Metrics> want = trained(wide, {}, "wide");
   const std::vector<Metrics> got = trained(narrow, {}, "narrow");
-  const auto mean_of_last = [](const std::vector<Metrics>& lines) {
-    double sum = 0;
-    for (size_t i = lines.size() - 20; i < lines.size(); ++i) sum += lines[i].at("lm loss");
-    return sum / 20;
-  };
   ASSERT_EQ(got.size(), 200U);
   EXPECT_LT(mean_of_last(want), want.front().at("lm loss") - 1);
   EXPECT_NEAR(mean_of_last(got), mean_of_last(want), 0.02 * mean_of_last(want));
@@ -140,13 +152,7 @@ TEST_F(ZeroTest, MomentsInFp8TrainAsInFp32) {
     EXPECT_NEAR(of_two[i].at("lm loss"), loss, 2e-5 * loss) << i;
   }
   const std::string saved = path("saved").string();
-  std::vector<Metrics> resumed =
-      trained(few.with("--save", saved).with("--save-interval", "10").with("--exit-interval", "10"),
-              {}, "begun");
-  for (const Metrics& line : trained(few.with("--load", saved), {}, "resumed")) {
-    resumed.push_back(line);
-  }
-  EXPECT_EQ(resumed, straight);
+  EXPECT_EQ(trained_with_a_stop(few, saved), straight);
 }
 
 // bf16 parameters without a second copy: rounded at random they train as with fp32 main parameters,
@@ -163,11 +169,6 @@ TEST_F(ZeroTest, MainParametersInBf16TrainAsInFp32) {
   const Flags narrow = wide.with("--main-params-dtype", "bf16");
   const std::vector<Metrics> want = trained(wide, {}, "wide");
   const std::vector<Metrics> got = trained(narrow, {}, "narrow");
-  const auto mean_of_last = [](const std::vector<Metrics>& lines) {
-    double sum = 0;
-    for (size_t i = lines.size() - 20; i < lines.size(); ++i) sum += lines[i].at("lm loss");
-    return sum / 20;
-  };
   ASSERT_EQ(got.size(), 200U);
   EXPECT_NE(got, want);
   EXPECT_LT(mean_of_last(want), want.front().at("lm loss") - 1);
@@ -189,22 +190,12 @@ TEST_F(ZeroTest, MainParametersInBf16TrainAsInFp32) {
     }
   }
   const std::string saved = path("saved").string();
-  std::vector<Metrics> resumed =
-      trained(few.with("--save", saved).with("--save-interval", "10").with("--exit-interval", "10"),
-              {}, "begun");
-  for (const Metrics& line : trained(few.with("--load", saved), {}, "resumed")) {
-    resumed.push_back(line);
-  }
-  EXPECT_EQ(resumed, straight);
+  EXPECT_EQ(trained_with_a_stop(few, saved), straight);
   // A run with fp32 main parameters goes on from it, and the other way round.
   EXPECT_EQ(trained(wide.with("--train-iters", "20").with("--load", saved), {}, "widened").size(),
             10U);
   const std::string other = path("other").string();
-  trained(wide.with("--train-iters", "20")
-              .with("--save", other)
-              .with("--save-interval", "10")
-              .with("--exit-interval", "10"),
-          {}, "wide_saved");
+  trained(until_ten(wide.with("--train-iters", "20"), other), {}, "wide_saved");
   EXPECT_EQ(trained(few.with("--load", other), {}, "narrowed").size(), 10U);
 }
 
