@@ -25,7 +25,7 @@ def perplexity(model, tokenizer, text, length):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     total = 0.0
     for begin in range(0, len(ids) - 1, length):
-        window = torch.tensor(ids[begin: begin + length + 1])
+        window = torch.tensor(ids[begin: begin + length + 1], device=model.device)
         logits = model(window[None, :-1]).logits[0].double()
         total += torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").item()
     return math.exp(total / (len(ids) - 1))
@@ -35,7 +35,7 @@ def correct(model, tokenizer, lines, length):
     count = 0
     for line in lines:
         ids = tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"][-length - 1:]
-        count += model(torch.tensor([ids[:-1]])).logits[0, -1].argmax().item() == ids[-1]
+        count += model(torch.tensor([ids[:-1]], device=model.device)).logits[0, -1].argmax().item() == ids[-1]
     return count
 
 
@@ -47,7 +47,8 @@ def main():
     parser.add_argument("--megatron", default="megatron")
     flags = parser.parse_args()
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(flags.folder, dtype=torch.float32).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = transformers.AutoModelForCausalLM.from_pretrained(flags.folder, dtype=torch.float32).eval().to(device)
     tokenizer = transformers.AutoTokenizer.from_pretrained(flags.folder)
     length = model.config.max_position_embeddings
     result = subprocess.run([flags.megatron, "evaluate", "--load", flags.folder, "--task", flags.task, "--valid-data", flags.file,

@@ -26,13 +26,14 @@ def main():
     parser.add_argument("--megatron", default="megatron")
     flags = parser.parse_args()
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(flags.folder, dtype=torch.float32).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = transformers.AutoModelForCausalLM.from_pretrained(flags.folder, dtype=torch.float32).eval().to(device)
     windows = windows_of(flags.prefix, flags.windows, model.config.max_position_embeddings)
     ours = scored(flags.megatron, flags.folder, [{"ids": ids} for ids in windows])
     theirs = []
     with torch.no_grad():
         for ids in windows:
-            logits = model(torch.tensor([ids])).logits[0, :-1].float()
+            logits = model(torch.tensor([ids], device=device)).logits[0, :-1].float()
             theirs += torch.log_softmax(logits, -1)[range(len(ids) - 1), ids[1:]].tolist()
     if len(ours) != len(theirs):
         sys.exit(f"compare_transformers.py: {len(ours)} tokens against {len(theirs)}")

@@ -146,7 +146,7 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seed", type=int, default=1234, help="of the run of pretrain-gpt")
     parser.add_argument("--seed-offset", type=int, default=0)
-    for name, default in (("seq-length", 1024), ("micro-batch-size", 32), ("global-batch-size", 480), ("train-iters", 200),
+    for name, default in (("seq-length", 1024), ("micro-batch-size", 32), ("global-batch-size", 512), ("train-iters", 200),
                           ("lr-warmup-iters", 0), ("lr-decay-iters", 0), ("eval-iters", 0), ("eval-interval", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("lr", 6e-4), ("min-lr", 6e-5), ("weight-decay", 0.1), ("adam-beta2", 0.95), ("clip-grad", 1.0),

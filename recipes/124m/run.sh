@@ -11,7 +11,7 @@
 #     --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2
 #   recipes/124m/run.sh corpus out/short 1 --train-iters 200 --lr-decay-iters 200
 #
-# An iteration has 480 samples of 1024 tokens; 2,000 iterations are 0.98 billion tokens. MEGATRON
+# An iteration has 512 samples of 1024 tokens; 1,920 iterations are 1.007 billion tokens. MEGATRON
 # names the program. OUT/initial, a folder of transformers, has the initial weights, for peer.py; a
 # GPT-2 with experts is no model of transformers. Two experts of half the width take as many
 # operations as the dense MLP.
@@ -35,8 +35,8 @@ if [[ $gpus -gt 1 ]]; then program+=(launch --nproc-per-node "$gpus"); fi
 flags=(
   --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024
   --max-position-embeddings 1024 --attention-dropout 0 --hidden-dropout 0 --bf16
-  --micro-batch-size 32 --global-batch-size 480
-  --train-iters 2000 --lr 6e-4 --min-lr 6e-5 --lr-decay-style cosine --lr-warmup-iters 20
+  --micro-batch-size 32 --global-batch-size 512
+  --train-iters 1920 --lr 6e-4 --min-lr 6e-5 --lr-decay-style cosine --lr-warmup-iters 100
   --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0 --seed 1234
   --train-data-path "$corpus/train_text_document" --valid-data-path "$corpus/held-out_text_document"
   --vocab-file "$corpus/tokenizer/vocab.json" --merge-file "$corpus/tokenizer/merges.txt"
@@ -53,4 +53,4 @@ if [[ ! -d $out/initial && " $* " != *" --num-experts "* ]]; then
   rm -r "$out/initial.tmp" "$out/cache.initial"
 fi
 "${program[@]}" pretrain-gpt "${flags[@]}" --log-interval 1 --save "$out/checkpoint" --load "$out/checkpoint" \
-  --save-interval 200 --keep-last 2 --metrics-jsonl "$out/metrics.jsonl" "$@"
+  --save-interval 200 --keep-last 2 --async-save --metrics-jsonl "$out/metrics.jsonl" "$@"

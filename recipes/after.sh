@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# After the training of recipes/smallest/run.sh: evaluation, low-rank adapters, quantized weights, a
-# server of 200 clients, speculative decoding with a smaller model.
+# After the training of recipes/smallest/run.sh or recipes/124m/run.sh: evaluation, low-rank
+# adapters, quantized weights, a server of 200 clients, speculative decoding with a smaller model.
 #
-#   recipes/smallest/after.sh CORPUS OUT
+#   recipes/after.sh CORPUS OUT
 #
 # MEGATRON names the program, STEPS the steps (evaluate lora quantize serve speculate), WIKITEXT and
 # LAMBADA the files of these tasks, without which they are left out. With PYTHON, a Python that has
@@ -18,7 +18,7 @@ corpus=$1 out=$2
 megatron=${MEGATRON:-megatron}
 here=$(dirname "$0")
 model=$out/transformers
-perplexity=(python3 "$here/../perplexity.py" --megatron "$megatron")
+perplexity=(python3 "$here/perplexity.py" --megatron "$megatron")
 
 evaluate() {
   local task file
@@ -27,7 +27,7 @@ evaluate() {
     [[ $task == LAMBADA ]] || file=${WIKITEXT:-}
     [[ -n $file ]] || continue
     if [[ -n ${PYTHON:-} ]]; then
-      "$PYTHON" "$here/../compare_evaluate.py" "$model" "$task" "$file" --megatron "$megatron"
+      "$PYTHON" "$here/compare_evaluate.py" "$model" "$task" "$file" --megatron "$megatron"
     else
       "$megatron" evaluate --load "$model" --task "$task" --valid-data "$file"
     fi
@@ -35,7 +35,7 @@ evaluate() {
 }
 
 lora() {
-  python3 "$here/../dialogues.py" "$out/dialogues" "$here"/../../docs/*.md "$here"/../../docs/*/*.md
+  python3 "$here/dialogues.py" "$out/dialogues" "$here"/../docs/*.md "$here"/../docs/*/*.md
   echo "before:"
   "${perplexity[@]}" "$model" "$out/dialogues/valid.jsonl"
   "$megatron" finetune --model_name_or_path "$model" --train_file "$out/dialogues/train.jsonl" \
@@ -63,7 +63,7 @@ serve() {
     kill -0 "$server" || { cat "$out/serve.log" >&2; return 1; }
     sleep 0.1
   done
-  python3 "$here/../clients.py" "$url" "$corpus/held-out/docs.jsonl" --clients 200 --requests "${MG_REQUESTS:-1000}" || {
+  python3 "$here/clients.py" "$url" "$corpus/held-out/docs.jsonl" --clients 200 --requests "${MG_REQUESTS:-1000}" || {
     kill "$server"
     return 1
   }
@@ -103,6 +103,9 @@ PY
   done
 }
 
+if [[ ! -e $model ]]; then
+  "$megatron" convert-checkpoint --load-dir "$out/checkpoint" --save-dir "$model" --saver hf
+fi
 for step in ${STEPS:-evaluate lora quantize serve speculate}; do
   echo "== $step"
   "$step"
