@@ -57,10 +57,9 @@ bool has_plain_layers(const TransformerConfig& c) {
          c.norm_placement == NormPlacement::kBefore && c.add_norm_bias &&
          c.residual_multiplier == 1 && c.logits_multiplier == 1 && c.final_logit_softcapping == 0 &&
          !c.add_output_bias && c.no_rope_layers.empty() && c.rotary_base_local == 0 &&
-         !c.fp32_residual_connection && !c.fp8.is_on() && c.lora_rank == 0 &&
-         c.attention_window == 0 && c.attn_logit_softcapping == 0 &&
-         c.softmax_type == SoftmaxType::kVanilla && !c.attention_output_gate &&
-         !c.multi_latent_attention && has_plain_experts(c);
+         !c.fp32_residual_connection && c.lora_rank == 0 && c.attention_window == 0 &&
+         c.attn_logit_softcapping == 0 && c.softmax_type == SoftmaxType::kVanilla &&
+         !c.attention_output_gate && !c.multi_latent_attention && has_plain_experts(c);
 }
 
 bool has_whole_layers(const ParallelContext& parallel) {

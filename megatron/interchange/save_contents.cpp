@@ -65,11 +65,13 @@ void expect_place(SaveFormat format, const TransformerConfig& config) {
 
 void save_contents(const std::filesystem::path& directory, const CheckpointContents& saved,
                    SaveFormat format, const MegatronLayout& layout,
-                   const TransformerConfig& config) {
+                   const TransformerConfig& of_training) {
   if (format == SaveFormat::kNative) return save_checkpoint(directory, saved);
-  if (format == SaveFormat::kMegatron) expect_switch_experts(config);
+  TransformerConfig config = of_training;
   CheckpointContents contents = saved;
+  config.fp8 = {};
   drop_fp8_state(contents);
+  if (format == SaveFormat::kMegatron) expect_switch_experts(config);
   if (format == SaveFormat::kTorchDist) {
     pad_vocabulary(contents, vocabulary_of(contents).shape[0]);
     join_pieces(contents);  // the moments of padding rows are zeros, which no piece has

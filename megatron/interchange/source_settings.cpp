@@ -265,7 +265,8 @@ TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& co
   }
   args.data.retro_workdir.clear();  // of the training, which may be gone
   args.data.retro_project_dir.clear();
-  args.parallel = {};  // it is looked at by one rank, however many saved it
+  args.transformer.fp8 = {};  // of the training's products
+  args.parallel = {};         // it is looked at by one rank, however many saved it
   args.parallel.use_distributed_optimizer = args.optimizer.use_precision_aware_optimizer;
   // The stored settings include derived ones, so only those that resolving needs count as given.
   args.given = {"lr"};

@@ -56,7 +56,7 @@ std::vector<std::string> contradictions(const TransformerConfig& theirs,
 
 // The configuration of the run that saved a checkpoint of that format, as if parsed from its
 // command line; resolved, and for one rank. Omits the tokenizer if its files are not on this
-// machine.
+// machine, and FP8, in which a training may compute, but not what reads its model.
 TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& contents);
 
 // The model of a source. `contents` are the source's, possibly modified.

@@ -32,8 +32,7 @@ bool names_tokenizer(const TokenizerConfig& config) {
   return !config.vocab_file.empty() || !config.tokenizer_model.empty() || config.vocab_size > 0;
 }
 
-TransformerConfig for_inference(TransformerConfig config, InferenceWeights weights) {
-  if (weights != InferenceWeights::kModel) config.fp8 = {};  // their products are others
+TransformerConfig for_inference(TransformerConfig config) {
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
   config.retro.encoder_hidden_dropout = 0;
@@ -295,7 +294,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world, Take
   });
   result.kv_cache = choice.kv_cache;
   result.parallel = make_parallel_context(world, parallel);
-  config = for_inference(config, choice.weights);
+  config = for_inference(config);
   if (config.has_decoder()) set_ends(result, source.args());
   BertHeads heads;
   if (!result.class_names.empty()) {

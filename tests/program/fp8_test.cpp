@@ -133,6 +133,31 @@ TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
   EXPECT_EQ(count, 4 * 4 * 2) << "scales and history of four linear layers in four layers";
 }
 
+// What reads the model of a training in FP8 computes in the model's dtype, whatever the format.
+TEST_F(Fp8Test, AnyFormatHoldsTheModel) {
+  const Flags flags =
+      in_fp8(golden_flags()).with("--bf16").with("--train-iters", "2").with("--save-interval", "2");
+  train(flags.with("--save", path("native").string()));
+  train(flags.with("--save", path("hf").string()).with("--save-format", "hf"));
+  const auto converted = [&](const std::string& saver) {
+    const Outcome outcome =
+        run("convert-checkpoint", {"--load-dir", path("native").string(), "--save-dir",
+                                   path(saver).string(), "--saver", saver});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return path(saver);
+  };
+  const auto scores = [&](const std::filesystem::path& model) {
+    const Outcome outcome = run("score", {"--load", model.string(), "--device", "cpu"},
+                                {.input = R"({"ids": [5, 17, 99, 3, 8]})"});
+    EXPECT_EQ(outcome.exit_code, 0) << model << outcome.err;
+    return outcome.out;
+  };
+  const std::string want = scores(path("native"));
+  EXPECT_EQ(scores(iteration_in(path("hf"), 2)), want);
+  EXPECT_EQ(scores(converted("megatron")), want);
+  EXPECT_EQ(scores(converted("core")), want);
+}
+
 Flags gathered(const Flags& flags) { return flags.with("--fp8-param-gather"); }
 
 // Products transpose the one copy of a weight to what they read otherwise.
