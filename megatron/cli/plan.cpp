@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "megatron/cli/model_flags.h"
@@ -26,6 +27,7 @@
 #include "megatron/models/plan/update_work.h"
 #include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/run/cheapest_recomputation.h"
+#include "megatron/run/faster_stages.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -88,7 +90,8 @@ struct Plan {
   int64_t num_parameters = 0;
   int64_t num_microbatches = 1;
   int64_t batch = 1;
-  double bubble = 0;      // fraction of an iteration
+  double bubble = 0;  // fraction of an iteration
+  std::optional<FasterStages> faster_stages;
   double fit = 0;         // GiB; 0: none
   std::string fit_flags;  // that make it fit
   InferenceWeights weights = InferenceWeights::kModel;
@@ -133,6 +136,28 @@ void fit_run(Plan& plan) {
                                 plan.fit,
                                 ways.empty() ? "use more ranks, a smaller model or --seq-length"
                                              : fmt::format("use {}", fmt::join(ways, "; or "))));
+}
+
+// Memory that a rank may use.
+struct Room {
+  int64_t bytes = 0;  // below 0: not known
+  std::string where;
+};
+
+Room room_of(const Plan& plan) {
+  if (plan.fit > 0) return {static_cast<int64_t>(plan.fit * (1 << 30)), "of --fit"};
+  if (plan.device == DeviceType::kCpu) {
+    const auto ranks = static_cast<int64_t>(plan.args.parallel.world_size);
+    const int64_t here = free_memory_bytes(Device{});
+    return {here < 0 ? here : here / ranks,
+            ranks == 1 ? "free here" : fmt::format("free here for each of {} ranks", ranks)};
+  }
+  if (plan.is_for_this_gpu) {
+    return {free_memory_bytes({.type = DeviceType::kCuda}), "free on a GPU here"};
+  }
+  constexpr double kFree = 0.98;  // a driver and its context take the rest
+  return {static_cast<int64_t>(plan.gpu->gibibytes * kFree * (1 << 30)),
+          fmt::format("free on an idle {}", plan.gpu->name)};
 }
 
 Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
@@ -180,6 +205,9 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
            plan.traffic[plan.largest()].transfers - plan.exposed[plan.largest()].transfers,
        .beside_attention = sent_beside_attention(training, static_cast<int64_t>(plan.largest()))},
       *plan.gpu, plan.args.data.reset_attention_mask);
+  const int64_t room = room_of(plan).bytes;
+  plan.faster_stages = faster_stages(
+      plan.args, plan.device, room < 0 ? std::numeric_limits<int64_t>::max() : room, *plan.gpu);
   return plan;
 }
 
@@ -242,32 +270,15 @@ void print_run(const Plan& plan) {
 // Whether the largest rank fits, and what would make it fit.
 void print_verdict(const Plan& plan) {
   const int64_t needs = needed_bytes(plan.stages[plan.largest()], plan.device);
-  const auto ranks = static_cast<int64_t>(plan.args.parallel.world_size);
-  int64_t room = 0;
-  std::string where;
-  if (plan.fit > 0) {
-    room = static_cast<int64_t>(plan.fit * (1 << 30));
-    where = "of --fit";
-  } else if (plan.device == DeviceType::kCpu) {
-    const int64_t here = free_memory_bytes(Device{});
-    room = here < 0 ? here : here / ranks;
-    where = ranks == 1 ? "free here" : fmt::format("free here for each of {} ranks", ranks);
-  } else if (plan.is_for_this_gpu) {
-    room = free_memory_bytes({.type = DeviceType::kCuda});
-    where = "free on a GPU here";
-  } else {
-    constexpr double kFree = 0.98;  // a driver and its context take the rest
-    room = static_cast<int64_t>(plan.gpu->gibibytes * kFree * (1 << 30));
-    where = fmt::format("free on an idle {}", plan.gpu->name);
-  }
-  if (room < 0) return;
-  if (needs <= room) {
+  const Room room = room_of(plan);
+  if (room.bytes < 0) return;
+  if (needs <= room.bytes) {
     return print_line(fmt::format("fits: a rank needs {} of the {} {}", size_text(needs),
-                                  size_text(room), where));
+                                  size_text(room.bytes), room.where));
   }
-  const std::vector<std::string> ways = remedies(plan.args, plan.device, room / 100 * 96);
+  const std::vector<std::string> ways = remedies(plan.args, plan.device, room.bytes / 100 * 96);
   print_line(fmt::format("does not fit: a rank needs {}, and {} are {}; {}", size_text(needs),
-                         size_text(room), where,
+                         size_text(room.bytes), room.where,
                          ways.empty() ? "use more ranks, a smaller model or --seq-length"
                                       : fmt::format("use {}", fmt::join(ways, "; or "))));
 }
@@ -342,6 +353,10 @@ void print_work(const Plan& plan) {
   if (ranks == 1) return;
   if (plan.stages.size() > 1) {
     print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration", 100 * plan.bubble));
+    if (plan.faster_stages) {
+      print_line(fmt::format("{:.1f} % less time: {}", 100 * plan.faster_stages->saved,
+                             plan.faster_stages->flags()));
+    }
   }
   const auto print_traffic = [](const char* what, const Traffic& t) {
     std::vector<std::string> parts;
@@ -405,6 +420,10 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   report["flops_standard"] = standard_flops(plan.model(), plan.batch);
   report["flops_causal"] = causal_flops(plan.model(), plan.batch);
   report["bubble"] = plan.bubble;
+  if (plan.faster_stages) {
+    report["faster_stages"] = {{"flags", plan.faster_stages->flags()},
+                               {"saved", plan.faster_stages->saved}};
+  }
   report["seconds"] = plan.time.total();
   for (const auto& [what, part] : times_of(plan.time)) report["seconds_by_part"][what] = part;
   return report;

@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "megatron/core/parallel_for.h"
-#include "megatron/models/plan/traffic.h"
+#include "megatron/run/compared_seconds.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/training/flops.h"
-#include "megatron/training/step_estimate.h"
 
 namespace megatron {
 namespace {
@@ -20,16 +18,9 @@ class Choice {
   Choice(const RunConfig& config, DeviceType device, int64_t bytes, const GpuRoof& gpu)
       : config_(config), device_(device), bytes_(bytes), gpu_(gpu) {}
 
-  // Without the update and the traffic of data parallelism, which are the same for all.
   double seconds_of(const RecomputeConfig& recomputation) {
     take(recomputation);
-    const PlannedTraining training = planned_training(config_, device_);
-    const Traffic sent = exposed_traffic(training, 0, {});
-    return estimated_step(
-               config_.transformer, config_.parallel, training.micro_batch_size,
-               training.num_microbatches, {}, device_, kCpuFlopsPerThread * num_threads(),
-               {.exposed_bytes = sent.total(), .exposed_transfers = sent.transfers}, gpu_)
-        .total();
+    return compared_seconds(config_, device_, gpu_);
   }
 
   std::optional<RecomputeConfig> cheapest() {

@@ -1,0 +1,108 @@
+#include "megatron/run/faster_stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/run/compared_seconds.h"
+#include "megatron/run/memory_check.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kLeastSaved = 0.01;
+
+std::string letters(char letter, int64_t count) {
+  return count > 1 ? fmt::format("{}*{}", letter, count) : std::string(count, letter);
+}
+
+// Layers of every stage with so many on the ranks, chunk by chunk. The first chunks of a rank get
+// those that do not divide, since the last rank's last chunk has the loss.
+std::vector<int64_t> in_chunks(const std::vector<int64_t>& layers_of_ranks, int64_t chunks) {
+  std::vector<int64_t> stages;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (const int64_t layers : layers_of_ranks) {
+      stages.push_back(layers / chunks + (chunk < layers % chunks ? 1 : 0));
+    }
+  }
+  return stages;
+}
+
+// The word of --pipeline-model-parallel-layout. The last of the ranks that share evenly get the
+// layers that do not divide, since they hold fewer microbatches.
+std::string layout_word(const RunConfig& config, int64_t chunks, int64_t last) {
+  const int64_t others = config.parallel.pipeline_model_parallel_size - 1;
+  const int64_t shared = config.transformer.num_layers - last;
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < others; ++rank) {
+    ranks.push_back(shared / others + (rank >= others - shared % others ? 1 : 0));
+  }
+  ranks.push_back(last);
+  std::vector<std::string> words;
+  for (const int64_t layers : in_chunks(ranks, chunks)) words.push_back(letters('t', layers));
+  words.front().insert(0, "E");
+  words.back() += letters('m', config.transformer.mtp_num_layers) + "L";
+  return fmt::format("{}", fmt::join(words, "|"));
+}
+
+}  // namespace
+
+void FasterStages::apply_to(RunConfig& config) const {
+  ParallelConfig& c = config.parallel;
+  c.pipeline_model_parallel_layout = layout;
+  c.enable_zero_bubble = zero_bubble;
+  c.num_layers_per_virtual_pipeline_stage = 0;
+  c.num_virtual_stages_per_pipeline_rank = 0;
+  c.virtual_pipeline_model_parallel_size = 0;
+  c.decoder_first_pipeline_num_layers = 0;
+  c.decoder_last_pipeline_num_layers = 0;
+  c.account_for_embedding_in_pipeline_split = false;
+  c.account_for_loss_in_pipeline_split = false;
+  c.standalone_embedding_stage = false;
+}
+
+std::string FasterStages::flags() const {
+  return fmt::format("--pipeline-model-parallel-layout '{}'{}", layout,
+                     zero_bubble ? " --enable-zero-bubble" : "");
+}
+
+std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType device, int64_t bytes,
+                                          const GpuRoof& gpu) {
+  const int64_t stages = config.parallel.pipeline_model_parallel_size;
+  const int64_t layers = config.transformer.num_layers;
+  if (stages == 1 || config.transformer.is_encoder_decoder()) return std::nullopt;
+  const double given = compared_seconds(config, device, gpu);
+  const int64_t chunks_of_run = num_model_chunks(config.parallel, layers);
+  std::vector<int64_t> numbers = {1};
+  if (chunks_of_run > 1) numbers.push_back(chunks_of_run);
+
+  std::vector<FasterStages> fastest;  // of each number of chunks, with zero bubble and without
+  for (const int64_t chunks : numbers) {
+    for (const bool zero_bubble : {true, false}) {
+      FasterStages best;
+      for (int64_t last = layers / stages; last >= 0; --last) {  // the most even first
+        FasterStages one = {.layout = layout_word(config, chunks, last),
+                            .zero_bubble = zero_bubble};
+        RunConfig changed = config;
+        one.apply_to(changed);
+        one.saved = 1 - compared_seconds(changed, device, gpu) / given;
+        if (one.saved > best.saved) best = std::move(one);
+      }
+      if (best.saved >= kLeastSaved) fastest.push_back(std::move(best));
+    }
+  }
+  std::ranges::stable_sort(fastest, std::ranges::greater(), &FasterStages::saved);
+  for (FasterStages& one : fastest) {
+    RunConfig changed = config;
+    one.apply_to(changed);
+    if (needed_bytes(largest_rank_memory(planned_training(changed, device)), device) <= bytes) {
+      return std::move(one);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace megatron
