@@ -104,7 +104,7 @@ PY
 }
 
 if [[ ! -e $model ]]; then
-  "$megatron" convert-checkpoint --load-dir "$out/checkpoint" --save-dir "$model" --saver hf
+  "$megatron" convert-checkpoint --load-dir "$out/checkpoint" --save-dir "$model" --saver hf --target_params_dtype fp32
 fi
 for step in ${STEPS:-evaluate lora quantize serve speculate}; do
   echo "== $step"
