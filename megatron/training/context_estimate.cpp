@@ -40,12 +40,12 @@ std::vector<AttentionPart> attention_parts(const TransformerConfig& config,
   }
   // The last rank sees one chunk of each block.
   const int rank = static_cast<int>(ranks) - 1;
+  const Ring ring{.rank = rank, .size = static_cast<int>(ranks), .by_position = by_position};
   std::vector<AttentionPart> parts;
   for (int source = 0; source <= rank; ++source) {
-    for (const RingPart& part : ring_parts(rank, source, static_cast<int>(ranks), by_position)) {
-      const auto queries = static_cast<double>(part.num_queries);
-      const double keys = static_cast<double>(part.num_keys) - (part.is_causal ? queries / 2 : 0);
-      parts.push_back({queries * keys / size, keys * length,
+    for (const RingPart& part : ring_parts(ring, source)) {
+      const double pairs = num_pairs(part);
+      parts.push_back({pairs / size, pairs / static_cast<double>(part.num_queries) * length,
                        !part.is_causal || part.num_queries == part.num_keys});
     }
   }

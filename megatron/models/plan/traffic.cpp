@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/models/plan/planned_stage.h"
+#include "megatron/parallel/context/ring_plan.h"
 #include "megatron/parallel/expert_ranks.h"
 #include "megatron/parallel/tensor/pieces.h"
 #include "megatron/training/context_estimate.h"
@@ -79,6 +80,16 @@ int64_t num_recomputed_layers(const PlannedStage& stage) {
   return count;
 }
 
+// The halves of chunks that a batch of a ring's messages sends or receives, the larger number.
+int64_t num_halves(const std::vector<RingMessage>& batch) {
+  int64_t sent = 0;
+  int64_t received = 0;
+  for (const RingMessage& message : batch) {
+    (message.is_send ? sent : received) += message.num_chunks * message.num_halves;
+  }
+  return std::max(sent, received);
+}
+
 // The traffic of context-parallel attention in an iteration.
 struct ContextTraffic {
   int64_t bytes = 0;
@@ -114,8 +125,7 @@ ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& sta
     }
     return sent;
   }
-  // Keys and values reach all ranks forward and backward, and gradients their rank; around the
-  // ring, of the rank that sends most in each step.
+  // Keys and values reach all ranks forward and backward, and gradients their rank.
   sent.bytes = (forward + 2 * backward) * (sizes.cp - 1) * block;
   if (sizes.exchange == ContextExchange::kAllGather) {
     // The second half, beside the attention of the first chunk, in which rank 0 has least work.
@@ -124,14 +134,25 @@ ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& sta
     add_backward(half, 0.25 / ranks);
     return sent;
   }
-  // The steps of ring_attention().
-  const double own_before = attends_by_position(c, false) ? 0.75 : 0.5;
-  for (int64_t step = 0; step < sizes.cp - 1; ++step) add_forward(block, 1 / ranks);
-  for (int64_t step = 0; step <= sizes.cp; ++step) {
-    const int64_t blocks = (step < sizes.cp - 1 ? 1 : 0) + (step > 1 ? 1 : 0);
-    const double work = step == 0 ? own_before : step == sizes.cp ? 1 - own_before : 1;
-    add_backward(blocks * block, work / ranks);
-  }
+  // The steps of rank 0, to which both chunks of every other rank come.
+  const bool by_position = attends_by_position(c, false);
+  const int64_t length = c.seq_length / (2 * sizes.cp);
+  const Ring ring{.size = static_cast<int>(sizes.cp),
+                  .by_position = by_position,
+                  .halves_last_block = halves_last_ring_block(
+                      length, sizes.micro_batch_size, c.num_attention_heads / sizes.tp,
+                      c.query_groups_of_rank(sizes.tp), by_position)};
+  const auto add_steps = [&](const std::vector<RingStep>& steps, const auto& add) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      for (size_t j = 0; j < steps[i].batches.size(); ++j) {
+        const bool is_late = j + steps[i].num_travelling >= steps[i].batches.size();
+        const double pairs = num_pairs(steps[is_late ? i + 1 : i]);
+        add(num_halves(steps[i].batches[j]) * block / 4, pairs / (2 * ranks));
+      }
+    }
+  };
+  add_steps(forward_steps(ring), add_forward);
+  add_steps(backward_steps(ring), add_backward);
   return sent;
 }
 

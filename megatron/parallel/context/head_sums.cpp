@@ -133,7 +133,7 @@ void HeadSums::add(const HeadsRegion& region, const ConstHeadsView& term) {
 
 void HeadSums::merge(const HeadsRegion& region, const ConstHeadsView& term, TensorView lse,
                      const Tensor& term_lse) {
-  invariant(is_at_one_place(region) && region.num_halves == 2,
+  invariant(is_at_one_place(region),
             "attention to some keys is merged with that of the same queries to others");
   if (!has_term(region)) return add(region, term);
   deferred_ = {.region = region,

@@ -30,11 +30,12 @@ class HeadSums {
   // Adds a term. One in room() may be added later, so that sums are made at once.
   void add(const HeadsRegion& region, const kernels::ConstHeadsView& term);
   // Or merges attention to some keys, in room(), with attention to others
-  // (kernels::merge_attention). lse [b, heads, 2 n] is that of the sum; the first term's is there.
+  // (kernels::merge_attention). lse [b, heads, 2 n] is that of the region's sum, in all chunks; the
+  // first term's is there.
   void merge(const HeadsRegion& region, const kernels::ConstHeadsView& term, TensorView lse,
              const Tensor& term_lse);
-  // Adds the deferred terms.
-  void settle() { apply_deferred(false); }
+  // Adds the deferred terms. If they are the last of their regions, the sums are rounded at once.
+  void settle(bool are_last = false) { apply_deferred(are_last); }
   // Rounds the sums into `out`. Call it once, after the last term.
   void finish();
 

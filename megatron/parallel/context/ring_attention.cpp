@@ -1,6 +1,7 @@
 #include "megatron/parallel/context/ring_attention.h"
 
 #include <array>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -12,69 +13,169 @@
 #include "megatron/parallel/context/head_sums.h"
 #include "megatron/parallel/context/ring_plan.h"
 
-// Step 0 is the attention of a rank's own two chunks, step i that of its queries to the block of
-// the i-th rank before it. During a step the next block comes from the rank before, and the present
-// one is sent to the next rank. The backward pass also sends the gradients of a block's keys and
-// values to their rank, during the step after; the last ones travel beside a half of step 0 that
-// was kept for that (of a part of it, if positions matter).
+// Executes the steps of ring_plan.h.
 namespace megatron {
 namespace {
 
-using comm::Transfer;
 using kernels::ConstHeadsView;
 using kernels::HeadsView;
 using kernels::Kv;
 
-// The position in the group that is `steps` behind (or, if negative, before) this one.
-int neighbour(const ContextParallel& cp, int steps) {
-  return (cp.rank() + steps + cp.size()) % cp.size();
-}
-
-comm::Pending started(const std::vector<Transfer>& transfers, const ContextParallel& cp,
-                      Stream stream) {
-  return transfers.empty() ? comm::Pending() : comm::start_exchange(transfers, cp.group, stream);
+Ring ring_of(const ChunkedAttention& a, const ConstHeadsView& q) {
+  const bool by_position = a.depends_on_positions();
+  return {.rank = a.cp.rank(),
+          .size = a.cp.size(),
+          .by_position = by_position,
+          .halves_last_block = halves_last_ring_block(a.length, q.b, q.heads,
+                                                      a.options.num_query_groups, by_position)};
 }
 
 // Between two ranks at most three terms meet, as in gathered_attention(), which rounds their sums.
 bool sums_in_fp32(const ChunkedAttention& a) { return a.cp.size() > 2 || a.depends_on_positions(); }
 
-// The block of keys and values that is at this rank, [s/cp, b, 2 g d], and the next one.
+// The step in which this rank attends to the block of `source`.
+size_t step_of(int source, const ContextParallel& cp) {
+  return static_cast<size_t>((cp.rank() - source + cp.size()) % cp.size());
+}
+
+// A message or a call is of all heads, or of a half of them.
+template <class View, class Halved>
+View heads_of_half(const View& heads, const Halved& halved, int64_t groups) {
+  return halved.num_halves == 2 ? heads : half_of(heads, halved.half, groups);
+}
+
+// Memory for the joined() keys and values of a block: [b, groups, tokens, 2 d], so that the first
+// chunks of a half of the heads are one range, which is sent without a copy.
+class RingBlock {
+ public:
+  RingBlock() = default;
+  RingBlock(const ConstHeadsView& k, Stream stream)
+      : memory_({k.s * k.b * k.heads * 2 * k.d}, k.dtype, stream),
+        length_(k.s / 2),
+        batch_(k.b),
+        groups_(k.heads),
+        d_(2 * k.d) {}
+
+  bool defined() const { return memory_.defined(); }
+  // The heads of a block of which `num_chunks` are there.
+  HeadsView heads(int64_t num_chunks) {
+    const int64_t tokens = num_chunks * length_;
+    return {.data = memory_.view().data,
+            .dtype = memory_.dtype(),
+            .s = tokens,
+            .b = batch_,
+            .heads = groups_,
+            .d = d_,
+            .stride_s = d_,
+            .stride_b = groups_ * tokens * d_,
+            .stride_group = tokens * d_};
+  }
+  TensorView message(const RingMessage& message) {
+    const HeadsView part = heads_of_half(heads(message.num_chunks), message, groups_);
+    return {part.data, {part.s * part.b * part.heads * part.d}, part.dtype};
+  }
+
+ private:
+  Tensor memory_;
+  int64_t length_ = 0, batch_ = 0, groups_ = 0, d_ = 0;
+};
+
+// The block of keys and values that is at this rank, and the next one.
 class KeyRing {
  public:
   KeyRing(const kernels::Qkv<ConstHeadsView>& in, const ChunkedAttention& a, Stream stream)
-      : a_(a), own_{in.k, in.v} {
-    for (Tensor& block : blocks_) {
-      block = Tensor({in.k.s, in.k.b, 2 * in.k.heads * in.k.d}, in.k.dtype, stream);
-    }
-    const int64_t sent = num_sent_chunks(a_.cp.rank()) * a_.length;
-    kernels::copy_heads(tokens_of(kernels::heads_of(blocks_[0].view(), in.k.heads), 0, sent),
-                        tokens_of(joined(own_), 0, sent), stream);
+      : cp_(a.cp), own_{in.k, in.v} {
+    for (RingBlock& block : blocks_) block = RingBlock(in.k, stream);
+    const int64_t sent = num_sent_chunks(cp_.rank());
+    kernels::copy_heads(blocks_[0].heads(sent), tokens_of(joined(own_), 0, sent * a.length),
+                        stream);
   }
 
-  // The messages of a step, which advance() must wait for.
-  void add_transfers(std::vector<Transfer>& transfers) {
-    if (step_ + 1 >= a_.cp.size()) return;
-    transfers.push_back({sent(step_), neighbour(a_.cp, 1), true});
-    transfers.push_back({sent(step_ + 1), neighbour(a_.cp, -1)});
+  TensorView message(const RingMessage& message) { return block(message.source).message(message); }
+  Kv<ConstHeadsView> keys(int source) {
+    if (source == cp_.rank()) return own_;
+    return keys_and_values(ConstHeadsView(block(source).heads(num_sent_chunks(source))));
   }
-  Kv<ConstHeadsView> keys() {
-    if (step_ == 0) return own_;
-    return kernels::split_kv(std::as_const(block(step_)).view(), own_.k.heads);
-  }
-  void advance() { ++step_; }
 
  private:
-  Tensor& block(int step) { return blocks_[static_cast<size_t>(step) % 2]; }
-  // The part of a step's block that is sent around the ring.
-  TensorView sent(int step) {
-    return block(step).slice(0, num_sent_chunks(neighbour(a_.cp, -step)) * a_.length).view();
+  RingBlock& block(int source) { return blocks_[step_of(source, cp_) % 2]; }
+
+  const ContextParallel& cp_;
+  Kv<ConstHeadsView> own_;
+  std::array<RingBlock, 2> blocks_;
+};
+
+// The messages under way.
+class RingMessages {
+ public:
+  RingMessages(const ContextParallel& cp, Stream stream) : cp_(cp), stream_(stream) {}
+
+  // Starts those of a step, which must outlive this. memory_of(message) is a message's memory.
+  template <class MemoryOf>
+  void start(const RingStep& step, const MemoryOf& memory_of) {
+    for (const std::vector<RingMessage>& batch : step.batches) {
+      std::vector<comm::Transfer> transfers;
+      for (const RingMessage& message : batch) {
+        transfers.push_back({memory_of(message), message.peer, message.is_send});
+      }
+      batches_.push_back({comm::start_exchange(transfers, cp_.group, stream_), &batch});
+    }
+  }
+  // Waits as the step says, and calls arrived(message) for each that came.
+  template <class Arrived>
+  void wait(const RingStep& step, const Arrived& arrived) {
+    while (batches_.size() > step.num_travelling) {
+      batches_.front().pending.wait();
+      for (const RingMessage& message : *batches_.front().messages) {
+        if (!message.is_send) arrived(message);
+      }
+      batches_.pop_front();
+    }
   }
 
-  const ChunkedAttention& a_;
-  Kv<ConstHeadsView> own_;
-  std::array<Tensor, 2> blocks_;
-  int step_ = 0;
+ private:
+  struct Batch {
+    comm::Pending pending;
+    const std::vector<RingMessage>* messages;
+  };
+
+  const ContextParallel& cp_;
+  Stream stream_;
+  std::deque<Batch> batches_;
 };
+
+HeadsRegion queries_of(const RingCall& call) {
+  return {call.part.first_query, call.part.num_queries, call.half, call.num_halves};
+}
+HeadsRegion keys_of(const RingCall& call) {
+  return {call.part.first_key, call.part.num_keys, call.half, call.num_halves};
+}
+
+// The queries of a call, of all of a rank, and its keys, of those of the block.
+ConstHeadsView queries_of(const RingCall& call, const ConstHeadsView& queries, int64_t groups) {
+  const int64_t length = queries.s / 2;
+  const RingPart& part = call.part;
+  return heads_of_half(tokens_of(queries, part.first_query * length, part.num_queries * length),
+                       call, groups);
+}
+Kv<ConstHeadsView> keys_of(const RingCall& call, const Kv<ConstHeadsView>& block, int64_t length,
+                           int64_t groups) {
+  const auto of_call = [&](const ConstHeadsView& x) {
+    const RingPart& part = call.part;
+    return heads_of_half(tokens_of(x, part.first_key * length, part.num_keys * length), call,
+                         groups);
+  };
+  return {of_call(block.k), of_call(block.v)};
+}
+
+// The rows of lse [b, heads, s] that are those of the queries q of a call.
+Tensor rows_of(const RingCall& call, const ConstHeadsView& q, const Tensor& lse) {
+  const int64_t rows = q.b * q.heads;
+  const int64_t all = lse.size(0) * lse.size(1);
+  return lse.reshape({all, lse.size(2)})
+      .slice(call.half == 0 ? 0 : all - rows, rows)
+      .reshape({q.b, q.heads, lse.size(2)});
+}
 
 kernels::AttentionSettings settings_of(const RingPart& part, const ChunkedAttention& a,
                                        int64_t head_size, Tensor& starts) {
@@ -87,24 +188,10 @@ kernels::AttentionSettings settings_of(const RingPart& part, const ChunkedAttent
   return made;
 }
 
-ConstHeadsView queries_of(const RingPart& part, const ConstHeadsView& queries, int64_t length) {
-  return tokens_of(queries, part.first_query * length, part.num_queries * length);
-}
-
-Kv<ConstHeadsView> keys_of(const RingPart& part, const Kv<ConstHeadsView>& block, int64_t length) {
-  const int64_t begin = part.first_key * length;
-  const int64_t count = part.num_keys * length;
-  return {tokens_of(block.k, begin, count), tokens_of(block.v, begin, count)};
-}
-
 // lse [b, heads, s/cp]: a row of it is a token here, and a chunk of the row a head.
 HeadsView chunks_of_rows(const Tensor& lse, int64_t num_chunks) {
   Tensor rows = lse.reshape({lse.size(0) * lse.size(1), 1, lse.size(2)});
   return kernels::heads_of(rows.view(), num_chunks);
-}
-
-std::vector<RingPart> parts_of_step(const ChunkedAttention& a, int step) {
-  return ring_parts(a.cp.rank(), neighbour(a.cp, -step), a.cp.size(), a.depends_on_positions());
 }
 
 // --- Backward ---
@@ -113,68 +200,36 @@ std::vector<RingPart> parts_of_step(const ChunkedAttention& a, int step) {
 // those of this rank's block, which come from them.
 class GradientsHome {
  public:
-  GradientsHome(const kernels::Qkv<ConstHeadsView>& in, const ChunkedAttention& a, Stream stream)
-      : a_(a),
-        groups_(in.k.heads),
-        shape_({in.k.s, in.k.b, 2 * groups_ * in.k.d}),
-        dtype_(in.k.dtype),
-        stream_(stream) {}
+  GradientsHome(const ConstHeadsView& k, const ChunkedAttention& a, Stream stream)
+      : k_(k), cp_(a.cp), stream_(stream) {}
 
-  // Memory for those of the block of a step, as heads of joined() keys and values.
-  HeadsView of_step(int step) {
-    Tensor& gradients = sent_[static_cast<size_t>(step) % 2];
-    if (!gradients.defined()) gradients = Tensor(shape_, dtype_, stream_);
-    return kernels::heads_of(gradients.view(), groups_);
+  // Memory for those of a call, as two chunks, of which a hidden one has no memory.
+  HeadsView room(const RingCall& call) {
+    HeadsView room = block(call.source).heads(num_seen_chunks(cp_.rank(), call.source));
+    room.s = k_.s;
+    return heads_of_half(room, call, k_.heads);
   }
-  // The messages of what was computed in `step`.
-  void add_transfers(int step, std::vector<Transfer>& transfers) {
-    const ContextParallel& cp = a_.cp;
-    const int to = neighbour(cp, -step);
-    const int64_t seen = num_seen_chunks(cp.rank(), to) * a_.length;
-    if (!received_.defined()) received_ = Tensor(shape_, dtype_, stream_);
-    transfers.push_back({sent_[static_cast<size_t>(step) % 2].slice(0, seen).view(), to, true});
-    transfers.push_back(
-        {received_.slice(0, num_chunks_of(step) * a_.length).view(), neighbour(cp, step)});
-  }
+  TensorView message(const RingMessage& message) { return block(message.source).message(message); }
   // Adds what has come.
-  void add_received(int step, HeadSums& own) const {
-    const int64_t chunks = num_chunks_of(step);
-    own.add({.num_chunks = chunks},
-            tokens_of(kernels::heads_of(received_.view(), groups_), 0, chunks * a_.length));
+  void add(const RingMessage& message, HeadSums& own) {
+    own.add({0, message.num_chunks, message.half, message.num_halves},
+            heads_of_half(received_.heads(message.num_chunks), message, k_.heads));
   }
 
  private:
-  // The chunks of this rank that the sender sees.
-  int64_t num_chunks_of(int step) const {
-    return num_seen_chunks(neighbour(a_.cp, step), a_.cp.rank());
+  RingBlock& block(int source) {
+    const size_t step = step_of(source, cp_);
+    RingBlock& block = step == 0 ? received_ : sent_[step % 2];
+    if (!block.defined()) block = RingBlock(k_, stream_);
+    return block;
   }
 
-  const ChunkedAttention& a_;
-  int64_t groups_;
-  Shape shape_;
-  DType dtype_;
+  ConstHeadsView k_;
+  const ContextParallel& cp_;
   Stream stream_;
-  std::array<Tensor, 2> sent_;
-  Tensor received_;
+  std::array<RingBlock, 2> sent_;
+  RingBlock received_;
 };
-
-// A call of attention: a part, or a half of its heads.
-struct RingCall {
-  RingPart part;
-  int64_t half = 0, num_halves = 2;
-
-  HeadsRegion queries() const { return {part.first_query, part.num_queries, half, num_halves}; }
-  HeadsRegion keys() const { return {part.first_key, part.num_keys, half, num_halves}; }
-};
-
-// The calls for a rank's own block in the backward pass: at least two, if a part can be halved.
-std::vector<RingCall> own_calls(const ChunkedAttention& a) {
-  std::vector<RingCall> calls;
-  for (const RingPart& part : parts_of_step(a, 0)) calls.push_back({part});
-  if (calls.size() > 1) return calls;
-  const RingPart part = calls[0].part;
-  return {{part, 0, 1}, {part, 1, 1}};
-}
 
 class RingGradients {
  public:
@@ -194,73 +249,61 @@ class RingGradients {
     HeadSums dq(out.q, groups_, sums_in_fp32(a_), stream_);
     HeadSums own(joined(Kv<HeadsView>{out.k, out.v}), groups_, sums_in_fp32(a_), stream_);
     KeyRing ring(in_, a_, stream_);
-    GradientsHome home(in_, a_, stream_);
-    std::vector<RingCall> calls = own_calls(a_);
-    const RingCall last_call = calls.back();
-    calls.pop_back();
-    const int last_step = a_.cp.size();
-    for (int step = 0; step <= last_step; ++step) {
-      std::vector<Transfer> transfers;
-      ring.add_transfers(transfers);
-      if (step > 1) home.add_transfers(step - 1, transfers);
-      comm::Pending pending = started(transfers, a_.cp, stream_);
-      if (step == 0) {
-        for (const RingCall& call : calls) differentiate(call, ring.keys(), dq, own);
-      } else if (step < last_step) {
-        HeadSums sums(home.of_step(step), groups_, false, stream_);
-        for (const RingPart& part : parts_of_step(a_, step)) {
-          differentiate({part}, ring.keys(), dq, sums);
+    GradientsHome home(in_.k, a_, stream_);
+    const std::vector<RingStep> steps = backward_steps(ring_of(a_, in_.q));
+    RingMessages messages(a_.cp, stream_);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const RingStep& step = steps[i];
+      messages.start(step, [&](const RingMessage& message) {
+        return message.is_gradient ? home.message(message) : ring.message(message);
+      });
+      const RingCall& first = step.calls.front();
+      if (first.source == a_.cp.rank()) {
+        for (const RingCall& call : step.calls) {
+          differentiate(call, keys_of(call), ring.keys(call.source), dq, own);
+        }
+        if (i > 0) own.settle();
+      } else {
+        HeadSums sums(home.room(first), groups_, false, stream_);
+        for (const RingCall& call : step.calls) {
+          const RingPart& part = call.part;
+          differentiate(call, {part.first_key, part.num_keys}, ring.keys(call.source), dq, sums);
         }
         sums.finish();
-        if (step + 1 < last_step) dq.settle();
-      } else {
-        differentiate(last_call, {in_.k, in_.v}, dq, own);
-        own.settle();
+        if (i + 2 < steps.size()) dq.settle(first.num_halves == 1);
       }
-      pending.wait();
-      if (step > 1) home.add_received(step - 1, own);
-      ring.advance();
+      messages.wait(step, [&](const RingMessage& message) {
+        if (message.is_gradient) home.add(message, own);
+      });
     }
     dq.finish();
     own.finish();
   }
 
  private:
-  void differentiate(const RingCall& call, const Kv<ConstHeadsView>& block, HeadSums& dq,
-                     HeadSums& sums) {
-    const auto queries = [&](const ConstHeadsView& x) {
-      return half_of_call(call, queries_of(call.part, x, a_.length));
-    };
-    const ConstHeadsView q = queries(in_.q);
+  // Adds to dq, and to a region of the sums of keys and values.
+  void differentiate(const RingCall& call, const HeadsRegion& region,
+                     const Kv<ConstHeadsView>& block, HeadSums& dq, HeadSums& sums) {
+    const ConstHeadsView q = queries_of(call, in_.q, groups_);
     if (q.b * q.heads == 0) return;
-    const Kv<ConstHeadsView> keys = keys_of(call.part, block, a_.length);
-    const HeadsView q_term = dq.room(call.queries());
-    const HeadsView kv_term = sums.room(call.keys());
+    const Kv<ConstHeadsView> keys = keys_of(call, block, a_.length, groups_);
+    const HeadsView q_term = dq.room(queries_of(call));
+    const HeadsView kv_term = sums.room(region);
     const Kv<HeadsView> terms = keys_and_values(kv_term);
     Tensor starts;
-    attention_gradients(q_term, terms.k, terms.v, TensorView{}, queries(dy_), queries(y_),
-                        ConstView(lse_of(call, q).view()), q, half_of_call(call, keys.k),
-                        half_of_call(call, keys.v), settings_of(call.part, a_, in_.q.d, starts),
-                        stream_);
-    dq.add(call.queries(), q_term);
-    sums.add(call.keys(), kv_term);
-  }
-
-  ConstHeadsView half_of_call(const RingCall& call, const ConstHeadsView& heads) const {
-    return call.num_halves == 2 ? heads : half_of(heads, call.half, groups_);
+    attention_gradients(q_term, terms.k, terms.v, TensorView{}, queries_of(call, dy_, groups_),
+                        queries_of(call, y_, groups_), ConstView(lse_of(call, q).view()), q, keys.k,
+                        keys.v, settings_of(call.part, a_, in_.q.d, starts), stream_);
+    dq.add(queries_of(call), q_term);
+    sums.add(region, kv_term);
   }
 
   // The log-sum-exp of the queries q of a call.
   Tensor lse_of(const RingCall& call, const ConstHeadsView& q) {
-    if (call.part.num_queries == 1) {
-      if (!lse_by_chunk_.defined()) separate_chunks();
-      return lse_of_chunk(lse_by_chunk_, static_cast<size_t>(call.part.first_query));
-    }
-    const int64_t rows = q.b * q.heads;
-    const int64_t all = lse_.size(0) * lse_.size(1);
-    return lse_.reshape({all, lse_.size(2)})
-        .slice(call.half == 0 ? 0 : all - rows, rows)
-        .reshape({q.b, q.heads, q.s});
+    if (call.part.num_queries == 2) return rows_of(call, q, lse_);
+    if (!lse_by_chunk_.defined()) separate_chunks();
+    return rows_of(call, q,
+                   lse_of_chunk(lse_by_chunk_, static_cast<size_t>(call.part.first_query)));
   }
 
   void separate_chunks() {
@@ -287,37 +330,36 @@ Variable ring_attention(const Variable& qkv, const AttentionOptions& options,
   const TraceRange range("attention", qkv.stream());
   const ChunkedAttention a(qkv.data(), options, cp);
   const int64_t heads = options.num_heads;
+  const int64_t groups = a.options.num_query_groups;
   const Stream stream = qkv.stream();
-  const auto in = kernels::split_qkv(qkv.data().view(), heads, a.options.num_query_groups);
+  const auto in = kernels::split_qkv(qkv.data().view(), heads, groups);
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), stream);
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, stream);
-  HeadSums outputs(kernels::heads_of(y.view(), heads), a.options.num_query_groups, sums_in_fp32(a),
-                   stream);
+  HeadSums outputs(kernels::heads_of(y.view(), heads), groups, sums_in_fp32(a), stream);
   KeyRing ring(in, a, stream);
-  for (int step = 0; step < cp.size(); ++step) {
-    std::vector<Transfer> transfers;
-    ring.add_transfers(transfers);
-    comm::Pending pending = started(transfers, cp, stream);
-    for (const RingPart& part : parts_of_step(a, step)) {
-      const HeadsRegion region{part.first_query, part.num_queries};
+  const std::vector<RingStep> steps = forward_steps(ring_of(a, in.q));
+  RingMessages messages(cp, stream);
+  for (const RingStep& step : steps) {
+    messages.start(step, [&](const RingMessage& message) { return ring.message(message); });
+    for (const RingCall& call : step.calls) {
+      const HeadsRegion region = queries_of(call);
       const bool is_first = !outputs.has_term(region);
-      const ConstHeadsView q = queries_of(part, in.q, a.length);
+      const ConstHeadsView q = queries_of(call, in.q, groups);
       Tensor own_lse = lse;
-      if (!is_first || q.s < in.q.s) own_lse = Tensor({q.b, heads, q.s}, DType::kFloat32, stream);
+      if (!is_first || q.s < in.q.s) own_lse = Tensor({q.b, q.heads, q.s}, DType::kFloat32, stream);
       const HeadsView term = outputs.room(region);
-      const Kv<ConstHeadsView> keys = keys_of(part, ring.keys(), a.length);
+      const Kv<ConstHeadsView> keys = keys_of(call, ring.keys(call.source), a.length, groups);
       Tensor starts;
       attention_without_gradient(term, own_lse.view(), q, keys.k, keys.v,
-                                 settings_of(part, a, in.q.d, starts), stream);
+                                 settings_of(call.part, a, in.q.d, starts), stream);
       if (is_first && q.s < in.q.s) {
-        kernels::copy_heads(half_of(chunks_of_rows(lse, 2), part.first_query, 2),
+        kernels::copy_heads(half_of(chunks_of_rows(lse, 2), call.part.first_query, 2),
                             chunks_of_rows(own_lse, 1), stream);
       }
-      outputs.merge(region, term, lse.view(), own_lse);
+      outputs.merge(region, term, rows_of(call, q, lse).view(), own_lse);
     }
-    if (step + 1 < cp.size()) outputs.settle();
-    pending.wait();
-    ring.advance();
+    if (&step != &steps.back()) outputs.settle(step.calls.front().num_halves == 1);
+    messages.wait(step, [](const RingMessage&) {});
   }
   outputs.finish();
   const Tensor scores = sinks.defined() ? sinks.data() : Tensor();
