@@ -16,7 +16,18 @@ std::optional<ContextExchange> exchange_of(const std::vector<std::string>& type)
   if (type == std::vector<std::string>{"p2p"}) return ContextExchange::kP2p;
   if (type == std::vector<std::string>{"all_gather"}) return ContextExchange::kAllGather;
   if (type == std::vector<std::string>{"a2a"}) return ContextExchange::kAllToAll;
+  if (type == std::vector<std::string>{"a2a+p2p"}) return ContextExchange::kAllToAll;
   return std::nullopt;
+}
+
+bool wants_levels(const ParallelConfig& c) {
+  return c.cp_comm_type == std::vector<std::string>{"a2a+p2p"};
+}
+
+bool has_levels(const ParallelConfig& c) {
+  const std::vector<int64_t>& sizes = c.hierarchical_context_parallel_sizes;
+  return sizes.size() == 2 && std::ranges::min(sizes) >= 1 &&
+         sizes[0] * sizes[1] == c.context_parallel_size;
 }
 
 }  // namespace
@@ -30,6 +41,7 @@ ParallelConfig resolved(ParallelConfig config) {
   if (model_ranks > 0) config.data_parallel_size = config.world_size / model_ranks;
 
   config.context_exchange = exchange_of(config.cp_comm_type).value_or(config.context_exchange);
+  if (!wants_levels(config)) config.hierarchical_context_parallel_sizes.clear();
 
   const bool is_interleaved =
       config.num_layers_per_virtual_pipeline_stage > 0 || num_model_chunks(config, 0) > 1;
@@ -46,6 +58,13 @@ ParallelConfig resolved(ParallelConfig config) {
 int64_t expert_tensor_size(const ParallelConfig& config) {
   return config.expert_tensor_parallel_size > 0 ? config.expert_tensor_parallel_size
                                                 : config.tensor_model_parallel_size;
+}
+
+int64_t head_exchange_size(const ParallelConfig& config) {
+  if (config.context_exchange != ContextExchange::kAllToAll) return 1;
+  if (wants_levels(config) && !has_levels(config)) return 1;
+  const std::vector<int64_t>& sizes = config.hierarchical_context_parallel_sizes;
+  return sizes.empty() ? config.context_parallel_size : sizes[0];
 }
 
 int64_t bucket_size(const ParallelConfig& config) {
@@ -70,13 +89,21 @@ std::vector<std::string> problems(const ParallelConfig& c) {
       static_cast<int>(at_least_one(c.expert_model_parallel_size, "--expert-model-parallel-size"));
   if (!has_sizes) return found;
 
+  const std::vector<int64_t>& sizes = c.hierarchical_context_parallel_sizes;
   require(c.cp_comm_type.size() == 1,
           fmt::format("--cp-comm-type {}: a type for each layer is not supported; give one of p2p, "
-                      "all_gather, a2a",
+                      "all_gather, a2a, a2a+p2p",
                       fmt::join(c.cp_comm_type, " ")));
   require(c.cp_comm_type.size() != 1 || exchange_of(c.cp_comm_type).has_value(),
-          fmt::format("--cp-comm-type {} must be one of p2p, all_gather, a2a",
+          fmt::format("--cp-comm-type {} must be one of p2p, all_gather, a2a, a2a+p2p",
                       fmt::join(c.cp_comm_type, " ")));
+  require(
+      !wants_levels(c) || has_levels(c),
+      fmt::format("--cp-comm-type a2a+p2p: --hierarchical-context-parallel-sizes {} must be two "
+                  "sizes, of the ranks that exchange heads and of a ring, whose product is "
+                  "--context-parallel-size {}",
+                  sizes.empty() ? "(not given)" : fmt::format("{}", fmt::join(sizes, " ")),
+                  c.context_parallel_size));
 
   const int64_t model_ranks =
       c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size;

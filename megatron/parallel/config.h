@@ -21,8 +21,10 @@ struct ParallelConfig {
   int64_t expert_tensor_parallel_size = 0;   // etp; 0: tp; not a flag
   int64_t data_parallel_size = 1;            // resolved: world_size / (tp * pp * cp); not a flag
 
-  std::vector<std::string> cp_comm_type = {"p2p"};           // p2p, all_gather or a2a
+  std::vector<std::string> cp_comm_type = {"p2p"};           // p2p, all_gather, a2a or a2a+p2p
   ContextExchange context_exchange = ContextExchange::kP2p;  // resolved: that type; not a flag
+  // Of a2a+p2p: neighbours that exchange heads, and ranks of a ring. Resolved: empty otherwise.
+  std::vector<int64_t> hierarchical_context_parallel_sizes = {};
 
   int64_t pipeline_model_parallel_split_rank = 0;     // first decoder stage of T5; 0: none
   int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: stages are not cut into chunks
@@ -65,6 +67,10 @@ struct ParallelConfig {
 
 // Ranks that share each expert.
 int64_t expert_tensor_size(const ParallelConfig& config);
+
+// Neighbouring context-parallel ranks that exchange heads: all with a2a, the first of the
+// hierarchical sizes with a2a+p2p, otherwise one.
+int64_t head_exchange_size(const ParallelConfig& config);
 
 // Clamps tp and pp to the world, derives dp and context_exchange, and switches off what has no
 // effect. Pure.

@@ -32,7 +32,37 @@ PipelineLinks make_links(const comm::Group& world, const std::vector<int>& stage
   return links;
 }
 
+// The levels of a rank's context-parallel `members`, neighbours of which exchange heads.
+ContextLevels make_levels(const comm::Group& world, const std::vector<int>& members, int rank,
+                          int num_neighbours) {
+  std::vector<int> heads;
+  std::vector<int> ring;
+  for (int i = 0; i < static_cast<int>(members.size()); ++i) {
+    const int member = members[static_cast<size_t>(i)];
+    if (i / num_neighbours == rank / num_neighbours) heads.push_back(member);
+    if (i % num_neighbours == rank % num_neighbours) ring.push_back(member);
+  }
+  ContextLevels levels;
+  levels.ring.group = world.subgroup("context ring", ring);
+  if (num_neighbours == 1) return levels;
+  levels.heads.exchange = ContextExchange::kAllToAll;
+  levels.heads.group = world.subgroup("context heads", heads);
+  std::ranges::reverse(heads);
+  levels.heads.mirrored = world.subgroup("context heads mirrored", heads);
+  return levels;
+}
+
 }  // namespace
+
+ContextParallel ContextParallel::heads() const {
+  if (exchange != ContextExchange::kAllToAll) return {};
+  return levels != nullptr ? levels->heads : *this;
+}
+
+ContextParallel ContextParallel::ring() const {
+  if (exchange != ContextExchange::kAllToAll) return *this;
+  return levels != nullptr ? levels->ring : ContextParallel{};
+}
 
 comm::Group ParallelContext::group(MeshAxes axes) const {
   if (mesh.size(axes) == 1) return {};
@@ -66,6 +96,12 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
   context.context.exchange = config.context_exchange;
   if (context.context.size() > 1) {
     std::vector<int> members = context.mesh.group_of(rank, MeshAxis::kContext);
+    const auto neighbours = static_cast<int>(head_exchange_size(config));
+    if (config.context_exchange == ContextExchange::kAllToAll &&
+        neighbours < context.context.size()) {
+      context.context.levels = std::make_shared<const ContextLevels>(
+          make_levels(world, members, context.context.rank(), neighbours));
+    }
     std::reverse(members.begin(), members.end());
     context.context.mirrored = world.subgroup("context mirrored", members);
   }

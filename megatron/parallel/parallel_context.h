@@ -40,6 +40,8 @@ struct TensorParallel {
   }
 };
 
+struct ContextLevels;
+
 // The ranks that share each sequence, where queries meet the keys of all. A sequence is cut into
 // twice as many chunks as there are ranks; rank i has chunks i and 2 size - 1 - i, one after the
 // other, so that under a causal mask all have equally much to do.
@@ -47,11 +49,22 @@ struct ContextParallel {
   comm::Group group = {};     // rank i has chunk i
   comm::Group mirrored = {};  // the same ranks in falling order: position i has chunk size + i
   ContextExchange exchange = ContextExchange::kP2p;
+  std::shared_ptr<const ContextLevels> levels = nullptr;  // of kAllToAll; null: all exchange heads
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
+  // Those between which heads are exchanged, and those among which a sequence is divided then.
+  ContextParallel heads() const;
+  ContextParallel ring() const;
   // This rank's chunks, of 2 size.
   std::array<int64_t, 2> chunks() const { return {rank(), 2 * size() - 1 - rank()}; }
+};
+
+// Neighbours have adjacent chunks, so that those of `heads` are the two chunks of a rank of the
+// ring.
+struct ContextLevels {
+  ContextParallel heads = {};  // neighbours
+  ContextParallel ring = {};   // the ranks that have the same place among their neighbours
 };
 
 // Pairs of neighbouring pipeline stages, with a separate group for each direction: a message waits

@@ -168,6 +168,9 @@ class IneffectiveFlags {
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
     warn_if(given("cp_comm_type") && args_.parallel.context_parallel_size == 1,
             "--cp-comm-type has no effect with --context-parallel-size 1");
+    warn_if(given("hierarchical_context_parallel_sizes") &&
+                args_.parallel.hierarchical_context_parallel_sizes.empty(),
+            "--hierarchical-context-parallel-sizes has no effect without --cp-comm-type a2a+p2p");
     const int64_t pp = args_.parallel.pipeline_model_parallel_size;
     warn_if(pp == 1 && (given("decoder_first_pipeline_num_layers") ||
                         given("decoder_last_pipeline_num_layers")),

@@ -462,15 +462,19 @@ class Resolver {
     require(cp <= 1 || c.seq_length % (2 * cp) == 0,
             fmt::format("--seq-length {} must be a multiple of 2 * --context-parallel-size {}",
                         c.seq_length, cp));
-    if (cp > 1 && tp > 0 && args_.parallel.context_exchange == ContextExchange::kAllToAll) {
+    const int64_t exchanging = head_exchange_size(args_.parallel);
+    if (exchanging > 1 && tp > 0) {
       const int64_t heads = c.num_attention_heads / tp;
       const int64_t groups = c.query_groups_of_rank(tp);
-      require(
-          heads % cp == 0 && groups % cp == 0,
-          fmt::format("--cp-comm-type a2a: {} heads on {} groups of keys and values, those of a "
-                      "tensor-parallel rank, must be multiples of --context-parallel-size {}; "
-                      "use p2p or all_gather",
-                      heads, groups, cp));
+      const bool is_hierarchical = !args_.parallel.hierarchical_context_parallel_sizes.empty();
+      require(heads % exchanging == 0 && groups % exchanging == 0,
+              fmt::format("--cp-comm-type {}: {} heads on {} groups of keys and values, those of a "
+                          "tensor-parallel rank, must be multiples of {} {}; use {}",
+                          fmt::join(args_.parallel.cp_comm_type, " "), heads, groups,
+                          is_hierarchical ? "the first of --hierarchical-context-parallel-sizes"
+                                          : "--context-parallel-size",
+                          exchanging,
+                          is_hierarchical ? "a smaller first size, or p2p" : "p2p or all_gather"));
     }
     require(!(c.distribute_saved_activations && args_.parallel.sequence_parallel),
             "--distribute-saved-activations and --sequence-parallel exclude each other; the latter "

@@ -25,10 +25,8 @@ bool attends_by_position(const TransformerConfig& config, bool has_documents) {
 std::vector<AttentionPart> attention_parts(const TransformerConfig& config,
                                            const ParallelConfig& parallel, bool by_position) {
   const auto whole = static_cast<double>(config.seq_length);
-  const int64_t ranks = parallel.context_parallel_size;
-  if (ranks == 1 || parallel.context_exchange == ContextExchange::kAllToAll) {
-    return {{.work = 1, .keys = whole / 2}};
-  }
+  const int64_t ranks = parallel.context_parallel_size / head_exchange_size(parallel);
+  if (ranks == 1) return {{.work = 1, .keys = whole / 2}};
   const auto size = static_cast<double>(2 * ranks);  // chunks; a rank's work in pairs of them, too
   const double length = whole / size;
   if (parallel.context_exchange == ContextExchange::kAllGather) {  // chunks in the middle
@@ -53,21 +51,20 @@ std::vector<AttentionPart> attention_parts(const TransformerConfig& config,
 }
 
 double context_copy_bytes(const ParallelConfig& parallel, double q, double k) {
-  const int64_t ranks = parallel.context_parallel_size;
-  if (ranks == 1) return 0;
-  constexpr double kCopy = 4;             // read and written
-  const double keys = 2 * kCopy * 2 * k;  // and values, into what is sent, both passes
-  switch (parallel.context_exchange) {
-    case ContextExchange::kP2p:  // outputs, and gradients of queries, of keys and of values
-      return keys + sum_bytes(ranks) * (2 * q + 2 * k);
-    case ContextExchange::kAllGather: {  // zeros, the sum of the first half, and its copy
-      const auto all = static_cast<double>(ranks) * 2 * k;
-      return keys + 2 * all + 6 * all / 2 + kCopy * 2 * k;
-    }
-    case ContextExchange::kAllToAll:  // projections, outputs and their gradients
-      return 2 * kCopy * (2 * q + 2 * k);
+  const int64_t head_ranks = head_exchange_size(parallel);
+  const int64_t ranks = parallel.context_parallel_size / head_ranks;
+  constexpr double kCopy = 4;  // read and written
+  // Projections, outputs and their gradients.
+  double bytes = head_ranks > 1 ? 2 * kCopy * (2 * q + 2 * k) : 0;
+  if (ranks == 1) return bytes;
+  bytes += 2 * kCopy * 2 * k;  // keys and values, into what is sent, both passes
+  if (parallel.context_exchange == ContextExchange::kAllGather) {
+    // Zeros, the sum of the first half, and its copy.
+    const auto all = static_cast<double>(ranks) * 2 * k;
+    return bytes + 2 * all + 6 * all / 2 + kCopy * 2 * k;
   }
-  return 0;
+  // Outputs, and gradients of queries, of keys and of values.
+  return bytes + sum_bytes(ranks) * (2 * q + 2 * k);
 }
 
 }  // namespace megatron

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <tuple>
+#include <ostream>
 #include <utility>
 
 #include "megatron/comm/collectives.h"
@@ -16,12 +16,44 @@
 namespace megatron {
 namespace {
 
-ContextParallel context_of(const comm::Group& world,
-                           ContextExchange exchange = ContextExchange::kP2p) {
-  std::vector<int> falling;
-  for (int rank = world.size() - 1; rank >= 0; --rank) falling.push_back(rank);
-  if (world.size() == 1) return {};
-  return {world, world.subgroup("mirrored", falling), exchange};
+// Ranks that share a sequence, and how.
+struct Spread {
+  int ranks = 1;
+  ContextExchange exchange = ContextExchange::kP2p;
+  int neighbours = 0;  // that exchange heads, in a ring of such; 0: no ring
+
+  ParallelConfig config() const {
+    ParallelConfig made{.world_size = ranks, .context_parallel_size = ranks};
+    made.context_exchange = exchange;
+    if (neighbours > 0) {
+      made.hierarchical_context_parallel_sizes = {neighbours, ranks / neighbours};
+    }
+    return made;
+  }
+};
+
+void PrintTo(const Spread& spread, std::ostream* out) {
+  *out << spread.ranks << " ranks, exchange " << static_cast<int>(spread.exchange) << ", "
+       << spread.neighbours << " neighbours";
+}
+
+ContextParallel context_of(const comm::Group& world, const Spread& spread) {
+  return make_parallel_context(world, spread.config()).context;
+}
+
+std::vector<Spread> spreads() {
+  std::vector<Spread> all;
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const ContextExchange exchange :
+         {ContextExchange::kP2p, ContextExchange::kAllGather, ContextExchange::kAllToAll}) {
+      all.push_back({ranks, exchange});
+    }
+  }
+  for (const auto& [ranks, neighbours] :
+       {std::pair{4, 2}, std::pair{8, 2}, std::pair{8, 4}, std::pair{3, 1}, std::pair{2, 2}}) {
+    all.push_back({ranks, ContextExchange::kAllToAll, neighbours});
+  }
+  return all;
 }
 
 // This rank's chunks of the first axis, one after the other.
@@ -55,14 +87,13 @@ struct AttentionCase {
   bool has_sinks = false;
 };
 
-// Parameters: context-parallel size, and how keys meet queries.
-class ContextAttentionTest : public testing::TestWithParam<std::tuple<int, ContextExchange>> {};
+class ContextAttentionTest : public testing::TestWithParam<Spread> {};
 
 TEST_P(ContextAttentionTest, IsThatOfOneRank) {
   constexpr int64_t kHeadSize = 8;
-  const int ranks = std::get<0>(GetParam());
-  const ContextExchange exchange = std::get<1>(GetParam());
-  const int64_t s = int64_t{ranks} * 2 * 11;  // chunks end within the kernels' tiles
+  const int ranks = GetParam().ranks;
+  // Chunks end within the kernels' tiles. ALiBi's scores grow with the sequence and lose digits.
+  const int64_t s = int64_t{ranks} * 2 * (ranks > 4 ? 5 : 11);
   for (const AttentionCase& one :
        {AttentionCase{.name = "plain"}, AttentionCase{.name = "grouped", .groups = 4},
         AttentionCase{.name = "multi-query", .groups = 1, .has_alibi = true},
@@ -77,7 +108,7 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
         AttentionCase{.name = "sinks", .groups = 4, .has_sinks = true},
         AttentionCase{.name = "sinks of one sample", .batch = 1, .window = 9, .has_sinks = true},
         AttentionCase{.name = "all", .has_documents = true, .has_alibi = true, .dropout = 0.3f}}) {
-    if (exchange == ContextExchange::kAllToAll && one.groups % ranks != 0) continue;
+    if (one.groups % head_exchange_size(GetParam().config()) != 0) continue;
     SCOPED_TRACE(one.name);
     const Tensor x =
         random_normal({s, one.batch, (one.heads + 2 * one.groups) * kHeadSize}, {.seed = 1});
@@ -109,21 +140,21 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
     backward(want_y, dy);
 
     comm::run_ranks(ranks, [&](const comm::Group& world) {
-      const ContextParallel cp = context_of(world, exchange);
+      const ContextParallel cp = context_of(world, GetParam());
       AttentionOptions own = options;
       if (one.has_documents) {
-        const int64_t length = s / (2 * cp.size());
+        const ContextParallel ring = cp.ring();
+        const int64_t length = s / (2 * ring.size());
         std::vector<int32_t> starts;
-        for (const int64_t chunk : cp.chunks()) {
+        for (const int64_t chunk : ring.chunks()) {
           for (int64_t batch = 0; batch < one.batch; ++batch) {
             for (int64_t i = 0; i < length; ++i) {
               starts.push_back(start_of(batch, chunk * length + i));
             }
           }
         }
-        const bool has_whole = cp.size() == 1 || exchange == ContextExchange::kAllToAll;
         own.document_starts =
-            has_whole ? of_whole.document_starts : tensor_of(starts, {2, one.batch, length});
+            ring.size() == 1 ? of_whole.document_starts : tensor_of(starts, {2, one.batch, length});
       }
       const Variable input = Variable::leaf(own_chunks(x, cp));
       const Variable own_sinks = sinks_leaf();
@@ -141,16 +172,11 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(SizesAndExchanges, ContextAttentionTest,
-                         testing::Combine(testing::Values(1, 2, 3, 4),
-                                          testing::Values(ContextExchange::kP2p,
-                                                          ContextExchange::kAllGather,
-                                                          ContextExchange::kAllToAll)));
+INSTANTIATE_TEST_SUITE_P(SizesAndExchanges, ContextAttentionTest, testing::ValuesIn(spreads()));
 
 // In 16 bits, sums of several terms are no worse than those of one rank.
 TEST_P(ContextAttentionTest, RoundsAboutAsOftenAsOneRank) {
-  const int ranks = std::get<0>(GetParam());
-  const ContextExchange exchange = std::get<1>(GetParam());
+  const int ranks = GetParam().ranks;
   const int64_t s = int64_t{ranks} * 2 * 16;
   const Tensor x = random_normal({s, 1, 3 * 12 * 8}, {.seed = 1, .dtype = DType::kBFloat16});
   const Tensor dy = random_normal({s, 1, 12 * 8}, {.seed = 2, .dtype = DType::kBFloat16});
@@ -164,13 +190,47 @@ TEST_P(ContextAttentionTest, RoundsAboutAsOftenAsOneRank) {
   const double of_y = largest_error(one_y.data(), exact_y.data());
   const double of_dx = largest_error(one_x.grad(), exact_x.grad());
   comm::run_ranks(ranks, [&](const comm::Group& world) {
-    const ContextParallel cp = context_of(world, exchange);
+    const ContextParallel cp = context_of(world, GetParam());
     const Variable input = Variable::leaf(own_chunks(x, cp));
     const Variable y = context_parallel_attention(input, options, cp);
     backward(y, own_chunks(dy, cp));
     EXPECT_LE(largest_error(y.data(), own_chunks(exact_y.data(), cp)), 2 * of_y);
     EXPECT_LE(largest_error(input.grad(), own_chunks(exact_x.grad(), cp)), 2 * of_dx);
   });
+}
+
+// Of eight ranks, 0 to 3 and 4 to 7 exchange heads, and each is in a ring with the rank of the same
+// place among the others: together four neighbours have two adjacent runs of chunks.
+TEST(ContextLevelsTest, NeighboursExchangeHeads) {
+  const Spread spread{8, ContextExchange::kAllToAll, 4};
+  comm::run_ranks(spread.ranks, [&](const comm::Group& world) {
+    const ContextParallel cp = context_of(world, spread);
+    const int rank = world.rank();
+    const int first = rank / 4 * 4;
+    const auto ranks_of = [](const comm::Group& group) {
+      return std::vector<int>(group.world_ranks().begin(), group.world_ranks().end());
+    };
+    EXPECT_EQ(ranks_of(cp.heads().group),
+              (std::vector<int>{first, first + 1, first + 2, first + 3}));
+    EXPECT_EQ(ranks_of(cp.ring().group), (std::vector<int>{rank % 4, rank % 4 + 4}));
+    EXPECT_EQ(cp.size(), 8);
+    for (size_t half = 0; half < 2; ++half) {
+      EXPECT_EQ(cp.chunks()[half] / 4, cp.ring().chunks()[half]);
+    }
+  });
+}
+
+// One level is all of the ranks, the other one rank.
+TEST(ContextLevelsTest, OtherTypesHaveOneLevel) {
+  for (const auto& [exchange, heads] :
+       {std::pair{ContextExchange::kP2p, 1}, std::pair{ContextExchange::kAllGather, 1},
+        std::pair{ContextExchange::kAllToAll, 2}}) {
+    comm::run_ranks(2, [exchange = exchange, heads = heads](const comm::Group& world) {
+      const ContextParallel cp = context_of(world, {2, exchange});
+      EXPECT_EQ(cp.heads().size(), heads);
+      EXPECT_EQ(cp.ring().size(), 2 / heads);
+    });
+  }
 }
 
 // Parameter: context-parallel size.
@@ -191,7 +251,7 @@ TEST_P(ContextParallelTest, DropoutGoesByPlacesInTheWhole) {
   };
   const Tensor want = dropped(x, key);
   comm::run_ranks(ranks, [&](const comm::Group& world) {
-    const ContextParallel cp = context_of(world);
+    const ContextParallel cp = context_of(world, {ranks});
     const Tensor own = own_chunks(want, cp);
     expect_identical(dropped(own_chunks(x, cp), of_rows(key, 12, {}, cp)), own);
   });
@@ -200,7 +260,7 @@ TEST_P(ContextParallelTest, DropoutGoesByPlacesInTheWhole) {
       const TensorParallel tp{tp_world, true};
       const int64_t rows = 12 / tp_size;
       comm::run_ranks(ranks, [&](const comm::Group& world) {
-        const ContextParallel cp = context_of(world);
+        const ContextParallel cp = context_of(world, {ranks});
         const Tensor own = own_chunks(want, cp).slice(tp.rank() * rows, rows);
         expect_identical(
             dropped(own_chunks(x, cp).slice(tp.rank() * rows, rows), of_rows(key, rows, tp, cp)),

@@ -79,6 +79,35 @@ TEST_F(ContextLayoutTest, PlainAttentionTrainsAsOneRank) {
                      {{.cp = 2}, {.cp = 4}}, "plain_");
 }
 
+// Neighbours exchange heads, and rings of them keys: where the ring joins chunks, and with dropout,
+// documents and windows.
+TEST_F(ContextLayoutTest, LevelsTrainAsOneRank) {
+  const Flags plain = model(true).with("--attention-dropout", "0").with("--hidden-dropout", "0");
+  const Flags by_position = model(true)
+                                .with("--micro-batch-size", "2")
+                                .with("--reset-attention-mask")
+                                .with("--reset-position-ids")
+                                .with("--eod-mask-loss")
+                                .with("--window-size", "6,0");
+  for (const auto& [style, flags] :
+       {std::pair{"levels_plain_", plain}, std::pair{"levels_positions_", by_position}}) {
+    const std::vector<Metrics> want = trained(flags, {}, std::string(style) + "one");
+    for (const auto& [cp, heads] : {std::pair{4, 2}, std::pair{8, 2}, std::pair{8, 4}}) {
+      const Layout layout{.cp = cp, .cp_comm_type = "a2a+p2p", .cp_heads = heads};
+      const std::string name = style + name_of(layout);
+      expect_equal(trained(flags, layout, name), want, name);
+    }
+  }
+}
+
+TEST_F(ContextLayoutTest, LevelsOfTensorParallelRanksHaveTheSameBits) {
+  const Layout layout{
+      .tp = 2, .sequence_parallel = true, .cp = 4, .cp_comm_type = "a2a+p2p", .cp_heads = 2};
+  const std::vector<Metrics> first = trained(model(false), layout, "first");
+  expect_equal(first, trained(model(false), {}, "one"), "levels");
+  EXPECT_EQ(trained(model(false), layout, "second"), first);
+}
+
 TEST_F(ContextLayoutTest, ACheckpointOfOneTypeIsGoneOnFromWithAnother) {
   const std::vector<Metrics> want = trained(model(true), {}, "straight");
   for (const auto& [from, to] :

@@ -106,6 +106,10 @@ TEST_P(CudaContextTest, ContextLayoutsTrainAsOneRank) {
       expect_equal(trained(flags, layout, name_of(layout)), want, name_of(layout));
     }
   }
+  const Layout levels{.cp = 4, .cp_comm_type = "a2a+p2p", .cp_heads = 2};
+  if (is_llama_style) {
+    expect_equal(trained(flags, levels, name_of(levels)), want, name_of(levels));
+  }
 }
 
 // In 16 bits, with chunks that cuDNN and the kernels on tensor cores take.

@@ -20,6 +20,7 @@ struct Layout {
   int cp = 1;
   int zero_stage = 0;                  // 2 or 3; distributed_optimizer is stage 1
   const char* cp_comm_type = nullptr;  // null: not given
+  int cp_heads = 0;                    // ranks that exchange heads, of a2a+p2p
 
   int ranks() const { return tp * pp * cp * dp; }
 };
@@ -31,6 +32,7 @@ inline std::string name_of(const Layout& layout) {
          (layout.distributed_optimizer ? "_distributed" : "") + (layout.overlap ? "_overlap" : "") +
          (layout.cp > 1 ? "_cp" + std::to_string(layout.cp) : "") +
          (layout.cp_comm_type != nullptr ? "_" + std::string(layout.cp_comm_type) : "") +
+         (layout.cp_heads > 0 ? std::to_string(layout.cp_heads) : "") +
          (layout.zero_stage > 0 ? "_zero" + std::to_string(layout.zero_stage) : "");
 }
 
@@ -43,6 +45,10 @@ inline Flags laid_out(Flags flags, const Layout& layout) {
   }
   if (layout.cp > 1) flags = flags.with("--context-parallel-size", std::to_string(layout.cp));
   if (layout.cp_comm_type != nullptr) flags = flags.with("--cp-comm-type", layout.cp_comm_type);
+  if (layout.cp_heads > 0) {
+    flags = flags.with("--hierarchical-context-parallel-sizes", std::to_string(layout.cp_heads),
+                       std::to_string(layout.cp / layout.cp_heads));
+  }
   if (layout.sequence_parallel) flags = flags.with("--sequence-parallel");
   if (layout.distributed_optimizer) flags = flags.with("--use-distributed-optimizer");
   if (layout.zero_stage > 0) flags = flags.with("--zero-stage", std::to_string(layout.zero_stage));

@@ -56,6 +56,20 @@ TEST(ContextEstimateTest, ARingMakesACallOfABlock) {
   EXPECT_EQ(attention_parts(gpt(4096), two, true).size(), 5u);
 }
 
+// Ranks that exchange heads attend as one rank of a ring with their sequence.
+TEST(ContextEstimateTest, NeighboursAttendAsARing) {
+  const ParallelConfig levels{.context_parallel_size = 8,
+                              .context_exchange = ContextExchange::kAllToAll,
+                              .hierarchical_context_parallel_sizes = {4, 2}};
+  const auto parts = attention_parts(gpt(4096), levels, false);
+  ASSERT_EQ(parts.size(), 2u);
+  for (const AttentionPart& part : parts) {
+    EXPECT_EQ(part.work, 0.5);
+    EXPECT_EQ(part.keys, 1024);
+  }
+  EXPECT_EQ(context_copy_bytes(levels, 1, 1), 32 + 40);
+}
+
 // Bytes of a token, of as many queries as keys: see docs/parallel.md.
 TEST(ContextEstimateTest, CountsCopiesAndSums) {
   const auto bytes = [](int ranks, ContextExchange exchange) {

@@ -69,11 +69,12 @@ TextMicrobatch GptTask::part_of_batch(const GptBatch& whole, int64_t chunk, Spli
   input.tokens = tensor_of(batch.tokens, shape);
   if (reads_positions()) input.position_ids = tensor_of(batch.position_ids, shape);
   if (!batch.document_starts.empty()) {
-    const bool has_all_positions = part && cp.exchange == ContextExchange::kAllToAll;
+    const ContextParallel ring = cp.ring();
+    std::optional<GptBatch> part_of_ring;
+    if (ring.size() > 1) part_of_ring = chunks_of(whole, ring.chunks(), 2 * ring.size());
+    const GptBatch& seen = part_of_ring ? *part_of_ring : whole;
     input.document_starts =
-        has_all_positions
-            ? tensor_of(whole.document_starts, {whole.micro_batch_size, whole.seq_length})
-            : tensor_of(batch.document_starts, shape);
+        tensor_of(seen.document_starts, {seen.micro_batch_size, seen.seq_length});
   }
   if (!batch.prefix_ends.empty()) input.prefix_ends = tensor_of(batch.prefix_ends, shape);
   if (!batch.neighbor_tokens.empty()) {

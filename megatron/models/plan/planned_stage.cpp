@@ -77,6 +77,7 @@ MicrobatchSizes microbatch_sizes(const PlannedTraining& t) {
   return {.micro_batch_size = t.micro_batch_size,
           .tp = t.parallel.tensor_model_parallel_size,
           .cp = t.parallel.context_parallel_size,
+          .head_ranks = head_exchange_size(t.parallel),
           .exchange = t.parallel.context_exchange,
           .sequence_parallel = t.parallel.sequence_parallel,
           .device = t.device};

@@ -38,6 +38,7 @@ struct MicrobatchSizes {
   int64_t micro_batch_size = 1;
   int64_t tp = 1;
   int64_t cp = 1;
+  int64_t head_ranks = 1;  // of cp: those that exchange heads
   ContextExchange exchange = ContextExchange::kP2p;
   bool sequence_parallel = false;  // norms, residuals and their gradients are divided by tp too
   DeviceType device = DeviceType::kCpu;

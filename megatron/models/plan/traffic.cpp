@@ -107,7 +107,7 @@ ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& sta
   const int64_t backward = stage.num_layers * t.num_microbatches;
   const int64_t forward = backward + num_recomputed_layers(stage) * t.num_microbatches;
   const double again = static_cast<double>(forward) / static_cast<double>(backward);
-  const auto ranks = static_cast<double>(sizes.cp);
+  const int64_t ranks = sizes.cp / sizes.head_ranks;  // that do not exchange heads
   // Adds a transfer of one layer and microbatch that overlaps with a part of its attention.
   const auto add_forward = [&](int64_t bytes, double part) {
     sent.beside.push_back({static_cast<double>(forward * bytes), again * part, 0});
@@ -115,39 +115,40 @@ ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& sta
   const auto add_backward = [&](int64_t bytes, double part) {
     sent.beside.push_back({static_cast<double>(backward * bytes), 0, part});
   };
-  if (sizes.exchange == ContextExchange::kAllToAll) {  // projections go, outputs come back
-    const int64_t all = part_of_ring(2 * queries + block, sizes.cp);
+  if (sizes.head_ranks > 1) {  // projections go, outputs come back
+    const int64_t all = part_of_ring(2 * queries + block, sizes.head_ranks);
     sent.bytes = (forward + backward) * all;
-    for (const int64_t half :
-         {part_of_ring(queries + block, sizes.cp) / 2, part_of_ring(queries, sizes.cp) / 2}) {
+    for (const int64_t part : {queries + block, queries}) {
+      const int64_t half = part_of_ring(part, sizes.head_ranks) / 2;
       add_forward(half, 0.5);
       add_backward(half, 0.5);
     }
-    return sent;
+    if (ranks == 1) return sent;
   }
   // Keys and values reach all ranks forward and backward, and gradients their rank.
-  sent.bytes = (forward + 2 * backward) * (sizes.cp - 1) * block;
+  sent.bytes += (forward + 2 * backward) * (ranks - 1) * block;
   if (sizes.exchange == ContextExchange::kAllGather) {
     // The second half, beside the attention of the first chunk, in which rank 0 has least work.
-    const int64_t half = (sizes.cp - 1) * block / 2;
-    add_forward(half, 0.25 / ranks);
-    add_backward(half, 0.25 / ranks);
+    const int64_t half = (ranks - 1) * block / 2;
+    const double part = 0.25 / static_cast<double>(ranks);
+    add_forward(half, part);
+    add_backward(half, part);
     return sent;
   }
   // The steps of rank 0, to which both chunks of every other rank come.
   const bool by_position = attends_by_position(c, false);
-  const int64_t length = c.seq_length / (2 * sizes.cp);
-  const Ring ring{.size = static_cast<int>(sizes.cp),
+  const int64_t groups = c.query_groups_of_rank(sizes.tp) / sizes.head_ranks;
+  const Ring ring{.size = static_cast<int>(ranks),
                   .by_position = by_position,
                   .halves_last_block = halves_last_ring_block(
-                      length, sizes.micro_batch_size, c.num_attention_heads / sizes.tp,
-                      c.query_groups_of_rank(sizes.tp), by_position)};
+                      c.seq_length / (2 * ranks), sizes.micro_batch_size,
+                      c.num_attention_heads / sizes.tp / sizes.head_ranks, groups, by_position)};
   const auto add_steps = [&](const std::vector<RingStep>& steps, const auto& add) {
     for (size_t i = 0; i < steps.size(); ++i) {
       for (size_t j = 0; j < steps[i].batches.size(); ++j) {
         const bool is_late = j + steps[i].num_travelling >= steps[i].batches.size();
         const double pairs = num_pairs(steps[is_late ? i + 1 : i]);
-        add(num_halves(steps[i].batches[j]) * block / 4, pairs / (2 * ranks));
+        add(num_halves(steps[i].batches[j]) * block / 4, pairs / static_cast<double>(2 * ranks));
       }
     }
   };

@@ -12,15 +12,11 @@ Variable context_parallel_attention(const Variable& qkv, const AttentionOptions&
   if (cp.size() == 1) return attention(qkv, options, {}, sinks);
   invariant(options.is_causal && !options.key_padding_mask.defined() && qkv.size(0) % 2 == 0,
             "two chunks of a sequence that is spread over ranks attend causally");
-  switch (cp.exchange) {
-    case ContextExchange::kP2p:
-      return ring_attention(qkv, options, cp, sinks);
-    case ContextExchange::kAllGather:
-      return gathered_attention(qkv, options, cp, sinks);
-    case ContextExchange::kAllToAll:
-      return exchanged_attention(qkv, options, cp, sinks);
+  if (cp.exchange == ContextExchange::kAllGather) {
+    return gathered_attention(qkv, options, cp, sinks);
   }
-  throw InternalError("no such exchange between context-parallel ranks");
+  if (cp.heads().size() == 1) return ring_attention(qkv, options, cp.ring(), sinks);
+  return exchanged_attention(qkv, options, cp, sinks);
 }
 
 }  // namespace megatron

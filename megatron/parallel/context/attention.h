@@ -19,10 +19,13 @@ namespace megatron {
 //                (Llama team 2024, arXiv:2407.21783, sec. 3.3.2).
 //   kAllToAll    Each rank gets the whole sequence of a part of the heads, and gives the outputs
 //                back (Jacobs et al. 2023, arXiv:2309.14509), half of the samples (of the heads of
-//                one sample) beside the attention of the other half. cp must divide n and g.
+//                one sample) beside the attention of the other half. cp must divide n and g. With
+//                levels, neighbours have two chunks of a part of the heads, and attend as kP2p
+//                (Gu et al. 2024, arXiv:2406.18485); their number must divide n and g.
 //
 //   qkv                      [s/cp, b, (n + 2 g) d]  keys rotated by their place in the sequence
-//   options.document_starts  [2, b, s/2cp] int32     by chunk; kAllToAll: [b, s], the whole
+//   options.document_starts  [2, b, s/2r] int32      by chunk of the r ranks of cp.ring(); if r is
+//                                                    1, [b, s], the whole
 //   sinks                    [n] fp32, as attention(); the gradient is of this rank's tokens, with
 //                            kAllToAll of its heads
 //   y                        [s/cp, b, n d]

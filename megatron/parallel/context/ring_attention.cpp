@@ -325,14 +325,13 @@ class RingGradients {
 
 }  // namespace
 
-Variable ring_attention(const Variable& qkv, const AttentionOptions& options,
-                        const ContextParallel& cp, const Variable& sinks) {
-  const TraceRange range("attention", qkv.stream());
-  const ChunkedAttention a(qkv.data(), options, cp);
+RingResult ring_forward(const Tensor& qkv, const AttentionOptions& options,
+                        const ContextParallel& cp, const Tensor& sinks) {
+  const ChunkedAttention a(qkv, options, cp);
   const int64_t heads = options.num_heads;
   const int64_t groups = a.options.num_query_groups;
   const Stream stream = qkv.stream();
-  const auto in = kernels::split_qkv(qkv.data().view(), heads, groups);
+  const auto in = kernels::split_qkv(qkv.view(), heads, groups);
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), stream);
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, stream);
   HeadSums outputs(kernels::heads_of(y.view(), heads), groups, sums_in_fp32(a), stream);
@@ -362,18 +361,32 @@ Variable ring_attention(const Variable& qkv, const AttentionOptions& options,
     messages.wait(step, [](const RingMessage&) {});
   }
   outputs.finish();
-  const Tensor scores = sinks.defined() ? sinks.data() : Tensor();
-  if (scores.defined()) {
-    kernels::add_attention_sinks(kernels::heads_of(y.view(), heads), lse.view(), scores.view(),
+  if (sinks.defined()) {
+    kernels::add_attention_sinks(kernels::heads_of(y.view(), heads), lse.view(), sinks.view(),
                                  stream);
   }
-  return record(
-      "ring_attention", y, {qkv, sinks},
-      [a, qkv = qkv.data(), scores, y, lse](const Tensor& dy, const Wants& wants) -> Grads {
-        Tensor dqkv = empty_like(qkv);
-        RingGradients(a, qkv, y, lse, dy).run(dqkv);
-        return {dqkv, wants[1] ? sink_gradients(scores, dy, y, lse) : Tensor()};
-      });
+  return {y, lse};
+}
+
+Tensor ring_backward(const Tensor& qkv, const RingResult& result, const Tensor& dy,
+                     const AttentionOptions& options, const ContextParallel& cp) {
+  const ChunkedAttention a(qkv, options, cp);
+  Tensor dqkv = empty_like(qkv);
+  RingGradients(a, qkv, result.y, result.lse, dy).run(dqkv);
+  return dqkv;
+}
+
+Variable ring_attention(const Variable& qkv, const AttentionOptions& options,
+                        const ContextParallel& cp, const Variable& sinks) {
+  const TraceRange range("attention", qkv.stream());
+  const Tensor scores = sinks.defined() ? sinks.data() : Tensor();
+  const RingResult result = ring_forward(qkv.data(), options, cp, scores);
+  return record("ring_attention", result.y, {qkv, sinks},
+                [options, cp, qkv = qkv.data(), scores, result](const Tensor& dy,
+                                                                const Wants& wants) -> Grads {
+                  return {ring_backward(qkv, result, dy, options, cp),
+                          wants[1] ? sink_gradients(scores, dy, result.y, result.lse) : Tensor()};
+                });
 }
 
 }  // namespace megatron

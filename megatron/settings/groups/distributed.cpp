@@ -61,8 +61,15 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add("--cp-comm-type", c.cp_comm_type,
            "Exchange of keys and values between context-parallel ranks: p2p (ring attention, "
-           "overlapped), all_gather, or a2a (all-to-all over the heads).")
+           "overlapped), all_gather, a2a (all-to-all over the heads), or a2a+p2p (a2a between "
+           "neighbours, a ring of them).")
       .becomes("context_exchange")
+      .is_listed = false;
+  flags
+      .add("--hierarchical-context-parallel-sizes", c.hierarchical_context_parallel_sizes,
+           "With --cp-comm-type a2a+p2p: the number of neighbouring ranks that exchange heads, as "
+           "those of a host, and that of ranks in a ring; their product is "
+           "--context-parallel-size.")
       .is_listed = false;
   flags
       .add("--expert-model-parallel-size", c.expert_model_parallel_size,

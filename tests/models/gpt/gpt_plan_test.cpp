@@ -305,6 +305,7 @@ struct RanksVariant {
   int64_t tp = 2;
   int64_t cp = 1;
   ContextExchange exchange = ContextExchange::kP2p;
+  int64_t neighbours = 0;  // that exchange heads, in a ring of such; 0: no ring
 };
 void PrintTo(const RanksVariant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -317,6 +318,10 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
   parallel.tensor_model_parallel_size = variant.tp;
   parallel.context_parallel_size = variant.cp;
   parallel.context_exchange = variant.exchange;
+  if (variant.neighbours > 0) {
+    parallel.hierarchical_context_parallel_sizes = {variant.neighbours,
+                                                    variant.cp / variant.neighbours};
+  }
   parallel.world_size = variant.tp * variant.cp;
   parallel.sequence_parallel = variant.sequence_parallel;
   parallel.tp_comm_overlap = variant.tp_comm_overlap;
@@ -444,6 +449,7 @@ constexpr RanksVariant kRanksVariants[] = {
     {"by_heads", false, false, make_attention_large, 1, 2, ContextExchange::kAllToAll},
     {"by_heads_of_four", false, false, make_attention_large, 1, 4, ContextExchange::kAllToAll},
     {"by_heads_grouped", false, false, make_llama, 1, 2, ContextExchange::kAllToAll},
+    {"by_heads_of_rings", false, false, make_attention_large, 1, 4, ContextExchange::kAllToAll, 2},
     {"by_heads_tensor", true, false, [](TransformerConfig&) {}, 2, 2, ContextExchange::kAllToAll},
 };
 INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kRanksVariants),
