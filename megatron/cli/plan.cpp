@@ -248,17 +248,20 @@ void print_run(const Plan& plan) {
     print_line(fmt::format("decoder   {} layers, sequence {}", c.decoder_num_layers,
                            c.decoder_seq_length));
   }
-  print_line(fmt::format("layout    {} ranks: tensor {}{}, pipeline {}{}, context {}, data {}{}",
-                         p.world_size, p.tensor_model_parallel_size,
-                         p.sequence_parallel ? " with sequence" : "",
-                         p.pipeline_model_parallel_size,
-                         p.virtual_pipeline_model_parallel_size > 1
-                             ? fmt::format(" of {} chunks", p.virtual_pipeline_model_parallel_size)
-                             : "",
-                         p.context_parallel_size, p.data_parallel_size,
-                         p.zero_stage >= 2 ? fmt::format(" with ZeRO stage {}", p.zero_stage)
-                         : p.use_distributed_optimizer ? " with the distributed optimizer"
-                                                       : ""));
+  print_line(
+      fmt::format("layout    {} ranks: tensor {}{}, pipeline {}{}, context {}, data {}{}{}",
+                  p.world_size, p.tensor_model_parallel_size,
+                  p.sequence_parallel ? " with sequence" : "", p.pipeline_model_parallel_size,
+                  p.virtual_pipeline_model_parallel_size > 1
+                      ? fmt::format(" of {} chunks", p.virtual_pipeline_model_parallel_size)
+                      : "",
+                  p.context_parallel_size, p.data_parallel_size,
+                  p.num_distributed_optimizer_instances > 1
+                      ? fmt::format(" in {} instances", p.num_distributed_optimizer_instances)
+                      : "",
+                  p.zero_stage >= 2             ? fmt::format(" with ZeRO stage {}", p.zero_stage)
+                  : p.use_distributed_optimizer ? " with the distributed optimizer"
+                                                : ""));
   print_line(fmt::format("batch     {} samples: micro-batch {} x {} microbatches x data {}",
                          plan.batch, plan.args.training.micro_batch_size, plan.num_microbatches,
                          p.data_parallel_size));
@@ -364,6 +367,7 @@ void print_work(const Plan& plan) {
       if (bytes > 0) parts.push_back(fmt::format("{} {:.3f}", group, gibibytes_of(bytes)));
     };
     add("data parallel", t.data_parallel);
+    add("across instances", t.across_instances);
     add("tensor parallel", t.tensor_parallel);
     add("expert parallel", t.expert_parallel);
     add("context parallel", t.context_parallel);
@@ -402,11 +406,10 @@ nlohmann::ordered_json json_of(const Plan& plan) {
       stage["host_rows"].push_back({{"what", row.purpose}, {"bytes", row.bytes}});
     }
     const auto bytes_of = [](const Traffic& t) {
-      return nlohmann::ordered_json{{"data_parallel", t.data_parallel},
-                                    {"tensor_parallel", t.tensor_parallel},
-                                    {"expert_parallel", t.expert_parallel},
-                                    {"context_parallel", t.context_parallel},
-                                    {"pipeline_parallel", t.pipeline_parallel}};
+      return nlohmann::ordered_json{
+          {"data_parallel", t.data_parallel},       {"across_instances", t.across_instances},
+          {"tensor_parallel", t.tensor_parallel},   {"expert_parallel", t.expert_parallel},
+          {"context_parallel", t.context_parallel}, {"pipeline_parallel", t.pipeline_parallel}};
     };
     stage["sent_bytes"] = bytes_of(plan.traffic[i]);
     stage["exposed_bytes"] = bytes_of(plan.exposed[i]);

@@ -199,9 +199,13 @@ Pending::~Pending() {
 }
 
 void Pending::wait() {
+  if (state_ != nullptr) wait(state_->stream);
+}
+
+void Pending::wait(Stream later) {
   if (state_ == nullptr) return;
   std::unique_ptr<State> state = std::move(state_);
-  const TraceRange range("wait_for_collective", state->stream);
+  const TraceRange range("wait_for_collective", later);
   if (state->stream.is_cpu()) {
     exchange(state->receives, *state->group, state->stream);
     return;
@@ -210,7 +214,7 @@ void Pending::wait() {
     state->rest->finish();
     cuda::record(state->done, state->own.native);
   }
-  cuda::wait(state->stream.native, state->done);
+  cuda::wait(later.native, state->done);
   const Group group = *state->group;  // must outlive the state
   group.device_transport(state->stream.device).pending_states().give_back(std::move(state));
 }
@@ -248,8 +252,13 @@ Pending start(const Group& group, Stream stream, const F& f) {
 
 }  // namespace
 
-Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream) {
-  return start(group, stream, [&](Stream own) { all_reduce(x, op, group, own); });
+Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream,
+                         Pending after) {
+  if (group.size() == 1) return after;
+  return start(group, stream, [&](Stream own) {
+    after.wait(own);
+    all_reduce(x, op, group, own);
+  });
 }
 
 Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream stream) {

@@ -86,6 +86,8 @@ class Pending {
   // not wait for the collective; only an exchange of messages waits for other ranks' hosts. A
   // second call does nothing.
   void wait();
+  // The same for later work of another stream of the device.
+  void wait(Stream later);
 
   struct State;
   explicit Pending(std::unique_ptr<State> state);
@@ -95,7 +97,10 @@ class Pending {
 };
 
 // Like the functions above, after the stream's work so far, on a stream of the group.
-Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream);
+// With `after`, a collective of the stream that is under way, after that one, too; then the result
+// is that of both.
+Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream,
+                         Pending after = {});
 Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream stream);
 Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group,
                              Stream stream);

@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-DividedGradients::DividedGradients(FlatParameters& parameters) {
+DividedGradients::DividedGradients(FlatParameters& parameters) : parameters_(parameters) {
   for (const FlatBuffer& buffer : parameters.buffers()) {
     for (size_t b = 0; b < buffer.bucket_grads.size(); ++b) {
       Bucket& bucket = buckets_.emplace_back();
@@ -50,6 +50,10 @@ void DividedGradients::finish() {
     if (buckets_[index].is_filling) start(index);
   }
   settle();
+  for (FlatBuffer& buffer : parameters_.buffers()) {
+    if (buffer.bucket_grads.empty()) continue;
+    comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, buffer.copies, buffer.grads.stream());
+  }
 }
 
 Tensor DividedGradients::own_part(const Bucket& bucket) const {

@@ -14,7 +14,7 @@ namespace megatron {
 // its share. The memory of a whole bucket exists from the first gradient of a microbatch until the
 // last one; then the ranks sum the bucket, and each adds its share of the sum to `grads`, where the
 // first sum of an iteration is made in place. One bucket is summed beside the backward passes that
-// fill the next one.
+// fill the next one. Instances add up their shares once, at the end of the iteration.
 //
 // Which gradient of a microbatch is the last one follows from the ops of its forward pass. If some
 // of them never go backward, finish() sums the bucket.
@@ -39,7 +39,7 @@ class DividedGradients {
  private:
   struct Bucket {
     Tensor whole;  // [n], the sum over this rank's ops; has memory for a while
-    Tensor share;  // [n / ranks], the sum over ranks and microbatches
+    Tensor share;  // [n / ranks], the sum over ranks of the instance and microbatches
     comm::Group ranks;
     int64_t num_expected = 0;  // gradients still expected
     bool is_filling = false;   // has memory, and its sum has not started
@@ -55,6 +55,7 @@ class DividedGradients {
   // An access brings zeros.
   void arm(Bucket& bucket);
 
+  FlatParameters& parameters_;
   std::vector<Bucket> buckets_;
   std::optional<size_t> summing_;  // the bucket whose sum is under way
 };

@@ -16,8 +16,8 @@ namespace {
 FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter,
                       const FlatParametersOptions& options, const ParallelContext& parallel) {
   const DType dtype = parameter.variable.dtype();
-  const comm::Group data = parallel.group(parameter.gradient_axes.in(kDataAxes));
-  const comm::Group sharers = options.divides_state ? data : comm::Group();
+  const MeshAxes copies = update_axes(parameter.gradient_axes, options.divides_state);
+  const comm::Group sharers = parallel.group(parameter.gradient_axes.in(kDataAxes).without(copies));
   const bool is_matrix = options.separates_matrices && parameter.is_layer_matrix;
   const bool is_in_fp8 = sharers.size() > 1 && parameter.fp8 != nullptr;
   const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
@@ -30,8 +30,8 @@ FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter
   buffer.dtype = dtype;
   buffer.gradient_axes = parameter.gradient_axes;
   buffer.partial = parallel.group(parameter.gradient_axes.without(kDataAxes));
-  buffer.data = data;
   buffer.sharers = sharers;
+  buffer.copies = parallel.group(copies);
   buffer.has_matrices = is_matrix;
   buffer.is_in_fp8 = is_in_fp8;
   buffer.is_clipped_apart = parameter.is_clipped_apart;

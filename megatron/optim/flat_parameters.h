@@ -49,8 +49,8 @@ bool is_layer_matrix(const ParameterInfo& info);
 struct FlatParametersOptions {
   FlatLayoutOptions layout = {};
   bool accumulate_allreduce_grads_in_fp32 = false;  // main gradients: fp32 or the parameter's dtype
-  // Ranks that reduce a bucket together update equal shares of it (ZeRO stage 1, Rajbhandari et al.
-  // 2020, arXiv:1910.02054). Without it each of them updates everything.
+  // Ranks of an instance that reduce a bucket together update equal shares of it (ZeRO stage 1,
+  // Rajbhandari et al. 2020, arXiv:1910.02054). Without it each of them updates everything.
   bool divides_state = false;
   // With several shares: keep only this rank's share of the gradients (stage 2), or of the
   // parameters as well (stage 3). Partial gradients, which are few, stay whole, and so do their
@@ -67,9 +67,11 @@ struct FlatParametersOptions {
 struct FlatBuffer {
   DType dtype = DType::kFloat32;
   MeshAxes gradient_axes;
-  comm::Group partial;             // ranks whose gradients are partial sums of this rank's samples
-  comm::Group data;                // ranks with the same parameters and other samples
-  comm::Group sharers;             // those that update shares of it: `data`, or this rank alone
+  comm::Group partial;  // ranks whose gradients are partial sums of this rank's samples
+  // Ranks with the same parameters and other samples: each of `sharers` updates a share, and
+  // `copies` all update this rank's. One group along the other, they are all of them.
+  comm::Group sharers;
+  comm::Group copies;
   bool has_matrices = false;       // of layers, and nothing else
   bool is_clipped_apart = false;   // see OptimizedParameter, and nothing else
   bool is_in_fp8 = false;          // weights that ranks gather in FP8, and nothing else

@@ -1,10 +1,20 @@
 #include "megatron/optim/gradient_reduction.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "megatron/core/error.h"
 
 namespace megatron {
+namespace {
+
+// This rank's share of a whole bucket.
+Tensor own_share(const FlatBuffer& buffer, const Tensor& bucket) {
+  const int64_t share = bucket.numel() / buffer.sharers.size();
+  return bucket.slice(buffer.sharers.rank() * share, share);
+}
+
+}  // namespace
 
 GradientReduction::GradientReduction(FlatParameters& parameters, const comm::Group& pipeline,
                                      const GradientReductionOptions& options)
@@ -83,8 +93,9 @@ void GradientReduction::begin(int64_t num_microbatches) {
 }
 
 bool GradientReduction::is_quiet(int64_t microbatch, int64_t num_microbatches) const {
-  const bool is_alone = std::ranges::all_of(
-      parameters_.buffers(), [](const FlatBuffer& buffer) { return buffer.data.size() == 1; });
+  const bool is_alone = std::ranges::all_of(parameters_.buffers(), [](const FlatBuffer& buffer) {
+    return buffer.sharers.size() == 1 && buffer.copies.size() == 1;
+  });
   if (is_alone) return true;
   if (divided_gradients_) return false;
   const bool waits = options_.overlap_param_gather && microbatch == 0;
@@ -103,17 +114,13 @@ void GradientReduction::start(Bucket& bucket) {
   invariant(!bucket.is_reduced, "a bucket is reduced once");
   bucket.is_reduced = true;
   const FlatBuffer& buffer = parameters_.buffers()[bucket.buffer];
-  if (buffer.data.size() == 1) return;
+  const Stream stream = buffer.grads.stream();
   Tensor grads = buffer.grads.slice(bucket.span.begin, bucket.span.size());
-  if (buffer.sharers.size() > 1) {
-    const int64_t share = bucket.span.size() / buffer.sharers.size();
-    Tensor own = grads.slice(buffer.sharers.rank() * share, share);
-    bucket.pending = comm::start_reduce_scatter(own.view(), grads.view(), comm::Reduce::kSum,
-                                                buffer.sharers, grads.stream());
-  } else {
-    bucket.pending =
-        comm::start_all_reduce(grads.view(), comm::Reduce::kSum, buffer.data, grads.stream());
-  }
+  Tensor own = own_share(buffer, grads);
+  comm::Pending summed_by_sharers = comm::start_reduce_scatter(
+      own.view(), grads.view(), comm::Reduce::kSum, buffer.sharers, stream);
+  bucket.pending = comm::start_all_reduce(own.view(), comm::Reduce::kSum, buffer.copies, stream,
+                                          std::move(summed_by_sharers));
 }
 
 void GradientReduction::finish() {
@@ -145,8 +152,7 @@ void GradientReduction::gather_parameters() {
     const FlatBuffer& buffer = parameters_.buffers()[bucket->buffer];
     if (buffer.is_in_fp8 || buffer.sharers.size() == 1) continue;
     Tensor params = buffer.params.slice(bucket->span.begin, bucket->span.size());
-    const int64_t share = bucket->span.size() / buffer.sharers.size();
-    const Tensor own = params.slice(buffer.sharers.rank() * share, share);
+    const Tensor own = own_share(buffer, params);
     bucket->gathering =
         comm::start_all_gather(params.view(), own.view(), buffer.sharers, params.stream());
     bucket->is_gathered = false;

@@ -21,10 +21,11 @@ struct GradientReductionOptions {
 };
 
 // Reduces the gradients of an iteration to those of the whole batch, bucket by bucket: sums over
-// ranks with partial sums, over the pipeline stages with a tied parameter, and over the ranks of
-// its buffer that have other samples. The loss is already divided by the number of microbatches of
-// all ranks. Ranks that update shares of a buffer (FlatParametersOptions) get the reduced gradients
-// of their share, and parameters are gathered after the update.
+// ranks with partial sums, over the pipeline stages with a tied parameter, over the ranks that
+// update shares of its buffer, and over those that have copies of a share. The loss is already
+// divided by the number of microbatches of all ranks. Ranks that update shares of a buffer
+// (FlatParametersOptions) get the reduced gradients of their share, and parameters are gathered
+// after the update.
 //
 // Buckets of divided gradients and parameters (FlatParametersOptions) are left to DividedGradients
 // and DividedParameters, which learn here what ops do.

@@ -67,6 +67,13 @@ int64_t head_exchange_size(const ParallelConfig& config) {
   return sizes.empty() ? config.context_parallel_size : sizes[0];
 }
 
+int64_t num_shards(const ParallelConfig& config) {
+  if (!config.use_distributed_optimizer) return 1;
+  const int64_t instances =  // 0 is reported as a problem
+      std::max<int64_t>(config.num_distributed_optimizer_instances, 1);
+  return config.data_parallel_size * config.context_parallel_size / instances;
+}
+
 int64_t bucket_size(const ParallelConfig& config) {
   if (config.ddp_bucket_size > 0) return config.ddp_bucket_size;
   return std::max<int64_t>(40'000'000, 1'000'000 * config.data_parallel_size);
@@ -86,7 +93,9 @@ std::vector<std::string> problems(const ParallelConfig& c) {
       static_cast<int>(
           at_least_one(c.pipeline_model_parallel_size, "--pipeline-model-parallel-size")) &
       static_cast<int>(at_least_one(c.context_parallel_size, "--context-parallel-size")) &
-      static_cast<int>(at_least_one(c.expert_model_parallel_size, "--expert-model-parallel-size"));
+      static_cast<int>(at_least_one(c.expert_model_parallel_size, "--expert-model-parallel-size")) &
+      static_cast<int>(at_least_one(c.num_distributed_optimizer_instances,
+                                    "--num-distributed-optimizer-instances"));
   if (!has_sizes) return found;
 
   const std::vector<int64_t>& sizes = c.hierarchical_context_parallel_sizes;
@@ -178,6 +187,21 @@ std::vector<std::string> problems(const ParallelConfig& c) {
                       "pipeline needs its gradients from the first to the last microbatch; use "
                       "--zero-stage 1",
                       c.zero_stage, c.pipeline_model_parallel_size));
+  const int64_t instances = c.num_distributed_optimizer_instances;
+  require(instances == 1 || c.use_distributed_optimizer,
+          fmt::format("--num-distributed-optimizer-instances {} needs "
+                      "--use-distributed-optimizer; add it",
+                      instances));
+  const bool has_even_instances = c.data_parallel_size % instances == 0;
+  require(has_even_instances,
+          fmt::format("--num-distributed-optimizer-instances {} must divide the {} data-parallel "
+                      "ranks",
+                      instances, c.data_parallel_size));
+  require(!has_even_instances || stage_ranks % expert_ranks != 0 ||
+              stage_ranks / expert_ranks % instances == 0,
+          fmt::format("--num-distributed-optimizer-instances {} must divide the {} ranks that have "
+                      "the same experts; change --expert-model-parallel-size {}",
+                      instances, stage_ranks / expert_ranks, c.expert_model_parallel_size));
   if (c.overlap_param_gather) {
     require(c.use_distributed_optimizer,
             "--overlap-param-gather needs --use-distributed-optimizer; add it");

@@ -50,6 +50,9 @@ struct ParallelConfig {
   // the optimizer's state, 2 gradients as well, 3 parameters as well.
   int64_t zero_stage = 0;                  // resolved: at least 1 with use_distributed_optimizer
   bool use_distributed_optimizer = false;  // resolved: zero_stage >= 1
+  // Equal groups of consecutive data-parallel ranks. Each group shards all that the stage shards,
+  // and the others have copies.
+  int64_t num_distributed_optimizer_instances = 1;
   bool overlap_grad_reduce = false;
   bool delay_grad_reduce = true;
   bool overlap_param_gather = false;
@@ -71,6 +74,10 @@ int64_t expert_tensor_size(const ParallelConfig& config);
 // Neighbouring context-parallel ranks that exchange heads: all with a2a, the first of the
 // hierarchical sizes with a2a+p2p, otherwise one.
 int64_t head_exchange_size(const ParallelConfig& config);
+
+// The ranks that divide the state of the optimizer for dense layers, those of an instance; 1 if
+// none do.
+int64_t num_shards(const ParallelConfig& config);
 
 // Clamps tp and pp to the world, derives dp and context_exchange, and switches off what has no
 // effect. Pure.

@@ -10,9 +10,9 @@ namespace megatron {
 Mesh::Mesh() = default;
 
 Mesh::Mesh(const ParallelConfig& c) {
-  using Sizes = std::array<std::pair<MeshAxis, int64_t>, 4>;
+  using Sizes = std::array<std::pair<MeshAxis, int64_t>, 5>;
   const auto lay_out = [&](Sizes order) {
-    if (c.use_tp_pp_dp_mapping) std::swap(order[2], order[3]);
+    if (c.use_tp_pp_dp_mapping) std::rotate(order.begin() + 2, order.end() - 1, order.end());
     int stride = 1;
     for (const auto& [axis, size] : order) {
       axes_[static_cast<size_t>(axis)] = {.size = static_cast<int>(size), .stride = stride};
@@ -23,13 +23,16 @@ Mesh::Mesh(const ParallelConfig& c) {
   const int64_t pp = c.pipeline_model_parallel_size;
   const int64_t etp = expert_tensor_size(c);
   const int64_t ep = c.expert_model_parallel_size;
+  const int64_t instances = c.num_distributed_optimizer_instances;
   lay_out({{{MeshAxis::kTensor, c.tensor_model_parallel_size},
             {MeshAxis::kContext, c.context_parallel_size},
-            {MeshAxis::kData, c.data_parallel_size},
+            {MeshAxis::kData, c.data_parallel_size / instances},
+            {MeshAxis::kInstance, instances},
             {MeshAxis::kPipeline, pp}}});
   lay_out({{{MeshAxis::kExpertTensor, etp},
             {MeshAxis::kExpert, ep},
-            {MeshAxis::kExpertData, c.world_size / (pp * etp * ep)},
+            {MeshAxis::kExpertData, c.world_size / (pp * etp * ep * instances)},
+            {MeshAxis::kInstance, instances},
             {MeshAxis::kPipeline, pp}}});
 }
 

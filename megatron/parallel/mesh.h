@@ -11,11 +11,11 @@ namespace megatron {
 // The ranks of a run as a grid with named axes (Narayanan et al. 2021, arXiv:2104.04473, sec. 3).
 // Neighbours differ in the axis that comes first:
 //
-//   dense layers   tensor, context, data, pipeline
-//   experts        expert tensor, expert, expert data, pipeline
+//   dense layers   tensor, context, data, instance, pipeline
+//   experts        expert tensor, expert, expert data, instance, pipeline
 //
 // With use_tp_pp_dp_mapping pipeline comes before data and expert data. Both rows have the same
-// ranks in a pipeline stage. Arithmetic only.
+// ranks in an instance and in a pipeline stage. Arithmetic only.
 class Mesh {
  public:
   // One rank.

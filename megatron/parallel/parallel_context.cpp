@@ -106,21 +106,26 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
     context.context.mirrored = world.subgroup("context mirrored", members);
   }
   context.pipeline = group("pipeline", MeshAxis::kPipeline);
-  context.data = group("data", {MeshAxis::kContext, MeshAxis::kData});
+  context.data = group("data", kDenseDataAxes);
   context.model = group("model", {MeshAxis::kTensor, MeshAxis::kPipeline});
-  // The axes of experts share the communicators of dense layers that have the same ranks.
-  const auto expert_group = [&](const char* name, MeshAxis axis) {
-    const std::vector<int> members = context.mesh.group_of(rank, axis);
-    for (const comm::Group& dense : {context.tensor.group, context.data}) {
-      if (members.size() == 1 || !std::ranges::equal(dense.world_ranks(), members)) continue;
-      context.groups.emplace_back(axis, dense);
+  // The same ranks along other axes share a communicator.
+  std::vector<comm::Group> sharable = {context.tensor.group, context.data};
+  const auto shared_group = [&](const char* name, MeshAxes axes) {
+    const std::vector<int> members = context.mesh.group_of(rank, axes);
+    if (members.size() == 1) return;
+    for (const comm::Group& same : sharable) {
+      if (!std::ranges::equal(same.world_ranks(), members)) continue;
+      context.groups.emplace_back(axes, same);
       return;
     }
-    group(name, axis);
+    sharable.push_back(group(name, axes));
   };
-  expert_group("expert tensor", MeshAxis::kExpertTensor);
-  expert_group("expert", MeshAxis::kExpert);
-  expert_group("expert data", MeshAxis::kExpertData);
+  shared_group("data of an instance", kDenseDataAxes.without(MeshAxis::kInstance));
+  shared_group("instances", MeshAxis::kInstance);
+  shared_group("expert tensor", MeshAxis::kExpertTensor);
+  shared_group("expert", MeshAxis::kExpert);
+  shared_group("expert data", kExpertDataAxes);
+  shared_group("expert data of an instance", MeshAxis::kExpertData);
   if (world.size() > 1) {
     context.tensor.experts = std::make_shared<const ExpertParallel>(
         ExpertParallel{.shares = context.group(MeshAxis::kExpertTensor),

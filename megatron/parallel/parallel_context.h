@@ -90,14 +90,18 @@ struct ParallelContext {
 
   int coordinate(MeshAxis axis) const { return mesh.coordinate(world.rank(), axis); }
   // The ranks that differ from this one along `axes` alone. A run has the groups of every single
-  // axis of experts and of each of the groups above.
+  // axis of experts, of each of the groups above, and of all axes of data, of an instance's, and of
+  // kInstance, for dense layers and for experts.
   comm::Group group(MeshAxes axes) const;
   // True if this rank is the first of that group.
   bool is_first_along(MeshAxes axes) const;
 
   // The number of ranks with different samples, and the index of this rank among them.
   int num_replicas() const { return data.size() / context.size(); }
-  int replica() const { return coordinate(MeshAxis::kData); }
+  int replica() const {
+    return coordinate(MeshAxis::kInstance) * mesh.size(MeshAxis::kData) +
+           coordinate(MeshAxis::kData);
+  }
   bool is_first_stage() const { return pipeline.rank() == 0; }
   bool is_last_stage() const { return pipeline.rank() == pipeline.size() - 1; }
 };

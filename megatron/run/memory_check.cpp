@@ -102,6 +102,10 @@ std::vector<std::string> remedies(const RunConfig& config, DeviceType device, in
       if (found.size() != before) break;
     }
   }
+  if (config.parallel.num_distributed_optimizer_instances > 1) {
+    consider(found, config, device, bytes, "--num-distributed-optimizer-instances 1",
+             [](RunConfig& changed) { changed.parallel.num_distributed_optimizer_instances = 1; });
+  }
   if (!config.optimizer.optimizer_cpu_offload && device == DeviceType::kCuda) {
     consider(found, config, device, bytes, "--optimizer-cpu-offload",
              [](RunConfig& changed) { changed.optimizer.optimizer_cpu_offload = true; });

@@ -68,8 +68,8 @@ std::map<std::string, std::vector<CheckpointTensor>> optimizer_tensors(
   optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
                             const FlatSpan& part, const Tensor& run) {
     std::vector<CheckpointTensor>& section = tensors[std::string(state)];
-    const MeshAxes replicas = is_distributed ? MeshAxes() : parameter.gradient_axes.in(kDataAxes);
-    const bool is_first = parameter.counts_in_norm && parallel.is_first_along(replicas);
+    const MeshAxes copies = update_axes(parameter.gradient_axes, is_distributed);
+    const bool is_first = parameter.counts_in_norm && parallel.is_first_along(copies);
     if (use == Use::kSave && !is_first) return;
     append(section, chunks_of(parameter.name, parameter.sharding, parameter.variable.shape(),
                               part.begin, run));

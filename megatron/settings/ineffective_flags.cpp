@@ -269,9 +269,8 @@ class IneffectiveFlags {
       warn_of({"--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
               "--first-last-layers-bf16");
     }
-    warn_if(fp8.param_gather &&
-                args_.parallel.data_parallel_size * args_.parallel.context_parallel_size == 1,
-            "--fp8-param-gather has no effect with one data-parallel rank, which has all weights");
+    warn_if(fp8.param_gather && num_shards(args_.parallel) == 1,
+            "--fp8-param-gather has no effect where each data-parallel rank has all weights");
     warn_if(fp8.param_gather && args_.transformer.lora_rank > 0,
             "--fp8-param-gather has no effect with --lora-rank: weights in FP8 do not change");
     const bool has_experts = args_.transformer.has_experts();

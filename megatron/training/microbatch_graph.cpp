@@ -51,7 +51,7 @@ std::optional<std::string> why_no_graph(const RunConfig& config) {
     return fmt::format("--context-parallel-size {}: layers have collectives",
                        parallel.context_parallel_size);
   }
-  if (parallel.zero_stage >= 2 && parallel.data_parallel_size > 1) {
+  if (parallel.zero_stage >= 2 && num_shards(parallel) > 1) {
     return fmt::format("--zero-stage {}: passes sum gradients", parallel.zero_stage);
   }
   if (config.transformer.stores_inputs_on_host()) {

@@ -63,7 +63,8 @@ bool divides_state(const FlatParameters& parameters) {
 void hold_parts(const TrainingState& state, std::vector<HeldPart>& held) {
   state.parameters.visit_divided(
       [&](const OptimizedParameter& parameter, const FlatSpan& part, const Tensor& elements) {
-        held.push_back({parameter.name, parameter.name, part, elements, parameter.shared_axes});
+        held.push_back({parameter.name, parameter.name, part, elements,
+                        parameter.shared_axes.with(update_axes(parameter.gradient_axes, true))});
       });
   for (const OptimizedParameter& parameter : state.parameters.parameters()) {
     if (parameter.fp8 == nullptr || !parameter.fp8->gathers_weight()) continue;
@@ -75,11 +76,11 @@ void hold_parts(const TrainingState& state, std::vector<HeldPart>& held) {
                     rows,
                     parameter.shared_axes.with(parameter.gradient_axes.in(kDataAxes))});
   }
-  const MeshAxes data = divides_state(state.parameters) ? MeshAxes() : kDataAxes;
+  const bool is_divided = divides_state(state.parameters);
   state.optimizer.visit_memory([&](const OptimizedParameter& parameter, std::string_view kind,
                                    const FlatSpan& part, const Tensor& elements) {
     held.push_back({fmt::format("{} of {}", kind, parameter.name), parameter.name, part, elements,
-                    parameter.shared_axes.with(parameter.gradient_axes.in(data))});
+                    parameter.shared_axes.with(update_axes(parameter.gradient_axes, is_divided))});
   });
 }
 
@@ -213,10 +214,13 @@ void expect_equal_replicas(TrainingState& state) {
   state.gradients.finish_gathers();
   const std::vector<HeldPart> held = held_parts(state);
   std::vector<Difference> differences;
-  for (const MeshAxes axes : {kDenseDataAxes, MeshAxes(MeshAxis::kTensor), kExpertDataAxes,
-                              MeshAxes(MeshAxis::kExpertTensor), MeshAxes(MeshAxis::kExpert)}) {
+  // Each part on the ranks along its data axes, and on those along each other axis.
+  for (const MeshAxes axes :
+       {kDenseDataAxes, MeshAxes(MeshAxis::kTensor), kExpertDataAxes, MeshAxes(MeshAxis::kInstance),
+        MeshAxes(MeshAxis::kExpertTensor), MeshAxes(MeshAxis::kExpert)}) {
+    const MeshAxes kind = axes.intersects(kDataAxes) ? kDataAxes : axes;
     compare_parts(
-        parts_where(held, [&](const HeldPart& part) { return part.copies.intersects(axes); }),
+        parts_where(held, [&](const HeldPart& part) { return part.copies.in(kind) == axes; }),
         parallel.group(axes), differences);
   }
   for (const TiedParameter& tied : state.gradients.tied()) {

@@ -16,8 +16,8 @@ namespace megatron {
 namespace {
 
 // True if a rank keeps only a share of the parameters.
-bool divides_parameters(const RunConfig& config, const ParallelContext& parallel) {
-  return config.parallel.zero_stage >= 3 && parallel.data.size() > 1;
+bool divides_parameters(const RunConfig& config) {
+  return config.parallel.zero_stage >= 3 && num_shards(config.parallel) > 1;
 }
 
 void freeze_all_but_adapters(const Module& module) {
@@ -39,7 +39,7 @@ std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
                                  const ParallelContext& parallel, Stream stream,
                                  RandomState& random) {
   std::optional<DeferMemory> deferred;
-  if (divides_parameters(config, parallel)) deferred.emplace();
+  if (divides_parameters(config)) deferred.emplace();
   std::vector<const Module*> chunks =
       task.build_model({.parallel = parallel, .stream = stream, .random = random});
   deferred.reset();
@@ -69,10 +69,11 @@ std::vector<OptimizedParameter> parameters_of(const RunConfig& config, const Tra
   for (const Module* chunk : chunks) {
     for (OptimizedParameter& parameter : optimized_parameters(*chunk, parallel)) {
       task.adjust_parameter(parameter);
-      // The sum over the world counts replicas that all update everything once.
-      if (sums_over_world(config, parallel) && !config.parallel.use_distributed_optimizer) {
-        const MeshAxes replicas = parameter.gradient_axes.in(kDataAxes);
-        parameter.counts_in_norm = parameter.counts_in_norm && parallel.is_first_along(replicas);
+      // The sum over the world counts once what several ranks update alike.
+      if (sums_over_world(config, parallel)) {
+        const MeshAxes copies =
+            update_axes(parameter.gradient_axes, config.parallel.use_distributed_optimizer);
+        parameter.counts_in_norm = parameter.counts_in_norm && parallel.is_first_along(copies);
       }
       all.push_back(std::move(parameter));
     }
@@ -81,11 +82,10 @@ std::vector<OptimizedParameter> parameters_of(const RunConfig& config, const Tra
   return all;
 }
 
-FlatParametersOptions flat_options(const RunConfig& run, const ParallelContext& parallel,
-                                   const std::vector<const Module*>& chunks) {
+FlatParametersOptions flat_options(const RunConfig& run, const std::vector<const Module*>& chunks) {
   const ParallelConfig& config = run.parallel;
   FlatParametersOptions options;
-  if (divides_parameters(run, parallel) && run.transformer.perform_initialization) {
+  if (divides_parameters(run) && run.transformer.perform_initialization) {
     std::map<std::string, ParameterInfo> infos;
     for (const Module* chunk : chunks) {
       for (const Parameter& named : named_parameters(*chunk)) infos[named.name] = named.info;
@@ -163,8 +163,8 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
       stream(on),
       random(static_cast<uint64_t>(config.training.seed)),
       chunks(built(config, task, parallel, stream, random)),
-      parameters(flat(parameters_of(config, task, chunks, parallel),
-                      flat_options(config, parallel, chunks), parallel, stream.device)),
+      parameters(flat(parameters_of(config, task, chunks, parallel), flat_options(config, chunks),
+                      parallel, stream.device)),
       fp8(chunks, config.transformer.fp8, parallel, stream, fp8_gather(config, parameters, stream)),
       routers(chunks, config.transformer,
               config.transformer.num_layers + config.transformer.mtp_num_layers, parallel, stream),

@@ -1,4 +1,5 @@
-// ZeRO stages 2 and 3: a small chain of layers with tied embeddings, trained by several ranks.
+// ZeRO stages and instances of the optimizer: a small chain of layers with tied embeddings, trained
+// by several ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "megatron/ops/linear.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/comm/counting_group.h"
 #include "tests/parallel/layouts.h"
 #include "tests/support/tensors.h"
 
@@ -24,7 +26,7 @@ namespace {
 constexpr int64_t kHidden = 32;
 constexpr int64_t kRows = 40;
 constexpr int64_t kLayers = 6;
-constexpr int64_t kMicrobatches = 4;  // of all ranks, in an iteration
+constexpr int64_t kMicrobatches = 8;  // of all ranks, in an iteration
 constexpr int64_t kLayerSize = kHidden * kHidden + kHidden;
 
 struct Chain {
@@ -67,10 +69,13 @@ struct Course {
   bool recomputes = false;
   bool offloads = false;
   int64_t bucket_size = kLayerSize;
+  int instances = 1;
+  bool overlaps = false;
 };
 void PrintTo(const Course& run, std::ostream* out) {
   *out << run.ranks << " ranks, stage " << run.stage << (run.recomputes ? ", recompute" : "")
-       << (run.offloads ? ", offload" : "") << ", buckets of " << run.bucket_size;
+       << (run.offloads ? ", offload" : "") << ", buckets of " << run.bucket_size << ", instances "
+       << run.instances << (run.overlaps ? ", overlapped" : "");
 }
 
 int64_t at(const std::array<int64_t, kNumMemoryCategories>& bytes, MemoryCategory category) {
@@ -89,8 +94,11 @@ class Training {
       : run_(run),
         rank_(world.rank()),
         chain_(stream_of(world)),
-        flat_(chain_.parameters, options(run), data_parallel(world)) {
-    reduction_.emplace(flat_, comm::Group(), GradientReductionOptions{});
+        parallel_(data_parallel(world, run.instances)),
+        flat_(counted(chain_.parameters, parallel_), options(run), parallel_) {
+    reduction_.emplace(flat_, comm::Group(),
+                       GradientReductionOptions{.overlap_grad_reduce = run.overlaps,
+                                                .overlap_param_gather = run.overlaps});
     OptimizerConfig config;
     config.optimizer_cpu_offload = run.offloads;
     const bool is_shared = run.stage > 0;
@@ -132,9 +140,17 @@ class Training {
   std::vector<double> norms;
 
  private:
+  // One instance counts in the norm.
+  static std::vector<OptimizedParameter> counted(std::vector<OptimizedParameter> parameters,
+                                                 const ParallelContext& parallel) {
+    for (OptimizedParameter& parameter : parameters) {
+      parameter.counts_in_norm = parallel.is_first_along(MeshAxis::kInstance);
+    }
+    return parameters;
+  }
   static FlatParametersOptions options(const Course& run) {
     FlatParametersOptions options;
-    options.layout.bucket_size = run.stage > 1 ? run.bucket_size : 0;
+    options.layout.bucket_size = run.stage > 1 || run.overlaps ? run.bucket_size : 0;
     options.divides_state = run.stage > 0;
     options.divides_gradients = run.stage > 1;
     options.divides_parameters = run.stage > 2;
@@ -144,6 +160,7 @@ class Training {
   const Course run_;
   const int rank_;
   Chain chain_;
+  ParallelContext parallel_;
   FlatParameters flat_;
   std::optional<GradientReduction> reduction_;
   std::optional<Optimizer> optimizer_;
@@ -192,6 +209,18 @@ std::vector<Course> runs() {
       }
     }
   }
+  for (const auto& [ranks, instances] : {std::pair{2, 2}, {4, 2}, {8, 2}, {8, 4}}) {
+    for (const int stage : {1, 2, 3}) {
+      for (const bool overlaps : {false, true}) {
+        all.push_back({.ranks = ranks,
+                       .stage = stage,
+                       .offloads = overlaps,
+                       .bucket_size = 3 * kLayerSize,
+                       .instances = instances,
+                       .overlaps = overlaps});
+      }
+    }
+  }
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Stages, DividedTest, testing::ValuesIn(runs()));
@@ -205,11 +234,75 @@ TEST(DividedBuffersTest, OffloadChangesNoBit) {
   }
 }
 
+// Sums have a fixed order, within an instance and across them.
+TEST(InstancesTest, EveryRunHasTheSameBits) {
+  for (const int stage : {1, 2, 3}) {
+    const Course run{.ranks = 4, .stage = stage, .instances = 2};
+    const Trained want = trained(run);
+    Course overlapped = run;
+    overlapped.overlaps = true;
+    for (const Course& again : {run, overlapped}) {
+      const Trained got = trained(again);
+      for (size_t i = 0; i < want.weights.size(); ++i) {
+        expect_identical(got.weights[i], want.weights[i], "parameter " + std::to_string(i));
+      }
+    }
+  }
+}
+
+// Every rank has the bits of the first one.
+TEST(InstancesTest, InstancesStayEqual) {
+  const Course run{.ranks = 8, .stage = 2, .instances = 4};
+  std::array<std::vector<Tensor>, 8> weights;
+  comm::run_ranks(run.ranks, [&](const comm::Group& world) {
+    Training training(run, world);
+    for (int64_t i = 1; i <= 3; ++i) training.iterate(i);
+    weights[static_cast<size_t>(world.rank())] = training.weights();
+  });
+  for (const std::vector<Tensor>& of_rank : weights) {
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      expect_identical(of_rank[i], weights[0][i], "parameter " + std::to_string(i));
+    }
+  }
+}
+
+// Microbatches are summed and parameters gathered within an instance. Once in an iteration each
+// rank sends its share of the gradients to the other instance.
+TEST(InstancesTest, OnlySharesOfGradientsLeaveAnInstance) {
+  for (const int stage : {1, 2, 3}) {
+    comm::CountedBytes sent;
+    const Course run{.ranks = 4, .stage = stage, .instances = 2};
+    Training training(run, comm::counting_group(3, run.ranks, sent));
+    sent.clear();
+    training.iterate(1);
+    const int64_t share = training.flat().buffers()[0].layout.numel * 4 / 2;
+    const auto within = [&](comm::Operation operation) {
+      return sent[{"data of an instance", operation}];
+    };
+    EXPECT_EQ((sent[{"instances", comm::Operation::kAllReduce}]), share);
+    EXPECT_EQ(within(comm::Operation::kReduceScatter), stage == 1 ? share : 2 * share);
+    if (stage < 3) {
+      EXPECT_EQ(within(comm::Operation::kAllGather), share);
+    } else {
+      EXPECT_GE(within(comm::Operation::kAllGather), 2 * share);  // of two microbatches
+    }
+    for (const auto& [call, bytes] : sent) {
+      if (call.first == "world") {
+        EXPECT_LE(bytes, 64) << "norms";
+      } else {
+        EXPECT_TRUE(bytes == 0 || call.first == "instances" || call.first == "data of an instance")
+            << call.first;
+      }
+    }
+  }
+}
+
 // Besides the shares: gradients of the embedding, of the layer that goes backward and of the one
 // that is summed; parameters of the layer in use, of the last one and of the next one.
 TEST(DividedBuffersTest, LittleMoreThanTheSharesExists) {
-  for (const bool recomputes : {false, true}) {
-    const Course run{.ranks = 4, .stage = 3, .recomputes = recomputes};
+  for (const int instances : {1, 2}) {
+    const Course run{.ranks = 4, .stage = 3, .recomputes = instances == 2, .instances = instances};
+    const int shares = run.ranks / instances;
     comm::run_ranks(run.ranks, [&](const comm::Group& world) {
       CachingAllocator& allocator = allocator_of(stream_of(world).device);
       allocator.empty_cache();  // a cached block that is a little too large would be taken
@@ -220,21 +313,21 @@ TEST(DividedBuffersTest, LittleMoreThanTheSharesExists) {
       const int64_t layer = (layout.buckets.front().end - layout.buckets.front().begin) * 4;
       const int64_t table = (layout.buckets.back().end - layout.buckets.back().begin) * 4;
       const auto now = allocator.stats().by_category;
-      EXPECT_EQ(at(now, MemoryCategory::kParameters), all / run.ranks);
-      EXPECT_EQ(at(now, MemoryCategory::kGradients), all / run.ranks);
+      EXPECT_EQ(at(now, MemoryCategory::kParameters), all / shares);
+      EXPECT_EQ(at(now, MemoryCategory::kGradients), all / shares);
       const int64_t moments = at(now, MemoryCategory::kOptimizer);
-      EXPECT_GE(moments, 2 * all / run.ranks);
-      EXPECT_LE(moments, 2 * all / run.ranks + 8192);  // and tables
+      EXPECT_GE(moments, 2 * all / shares);
+      EXPECT_LE(moments, 2 * all / shares + 8192);  // and tables
 
       training.iterate(1);
       allocator.reset_peaks();
       for (int64_t i = 2; i <= 4; ++i) training.iterate(i);
       const auto peak = allocator.stats().peak_by_category;
-      EXPECT_EQ(at(peak, MemoryCategory::kGradients), all / run.ranks + 2 * layer + table);
-      EXPECT_LE(at(peak, MemoryCategory::kParameters), all / run.ranks + 3 * layer + table);
+      EXPECT_EQ(at(peak, MemoryCategory::kGradients), all / shares + 2 * layer + table);
+      EXPECT_LE(at(peak, MemoryCategory::kParameters), all / shares + 3 * layer + table);
       const auto after = allocator.stats().by_category;
-      EXPECT_EQ(at(after, MemoryCategory::kParameters), all / run.ranks);
-      EXPECT_EQ(at(after, MemoryCategory::kGradients), all / run.ranks);
+      EXPECT_EQ(at(after, MemoryCategory::kParameters), all / shares);
+      EXPECT_EQ(at(after, MemoryCategory::kGradients), all / shares);
     });
   }
 }

@@ -73,23 +73,67 @@ TEST(MeshTest, ExpertsDivideTheSameRanksAnew) {
 }
 
 TEST(MeshTest, CoordinatesNameEachRankOnce) {
-  constexpr MeshAxis kRows[][4] = {
-      {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData, MeshAxis::kPipeline},
-      {MeshAxis::kExpertTensor, MeshAxis::kExpert, MeshAxis::kExpertData, MeshAxis::kPipeline}};
+  constexpr MeshAxis kRows[][5] = {
+      {MeshAxis::kTensor, MeshAxis::kContext, MeshAxis::kData, MeshAxis::kInstance,
+       MeshAxis::kPipeline},
+      {MeshAxis::kExpertTensor, MeshAxis::kExpert, MeshAxis::kExpertData, MeshAxis::kInstance,
+       MeshAxis::kPipeline}};
   for (const bool other_order : {false, true}) {
-    ParallelConfig c = with_experts(mesh_config(24, 2, 3, 2), 4, 1);
-    c.use_tp_pp_dp_mapping = other_order;
-    const Mesh mesh(c);
-    for (const auto& row : kRows) {
-      std::set<std::vector<int>> seen;
-      for (int rank = 0; rank < 24; ++rank) {
-        std::vector<int> coordinates;
-        for (const MeshAxis axis : row) coordinates.push_back(mesh.coordinate(rank, axis));
-        seen.insert(coordinates);
+    for (const int64_t instances : {1, 2}) {
+      ParallelConfig c = with_experts(mesh_config(48, 2, 3, 2), 4, 1);
+      c.use_tp_pp_dp_mapping = other_order;
+      c.num_distributed_optimizer_instances = instances;
+      const Mesh mesh(c);
+      for (const auto& row : kRows) {
+        std::set<std::vector<int>> seen;
+        for (int rank = 0; rank < 48; ++rank) {
+          std::vector<int> coordinates;
+          for (const MeshAxis axis : row) coordinates.push_back(mesh.coordinate(rank, axis));
+          seen.insert(coordinates);
+        }
+        EXPECT_EQ(seen.size(), 48u);
       }
-      EXPECT_EQ(seen.size(), 24u);
     }
   }
+}
+
+// Megatron Core's parts of a data-parallel group are consecutive: the first half of the ranks of a
+// stage is one instance for dense layers and for experts.
+TEST(MeshTest, InstancesAreConsecutive) {
+  ParallelConfig config = with_experts(mesh_config(32, 2, 2, 2), 2, 2);
+  config.num_distributed_optimizer_instances = 2;
+  const Mesh mesh(config);
+  EXPECT_THAT(mesh.group_of(0, kDenseDataAxes), ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
+  EXPECT_THAT(mesh.group_of(0, {MeshAxis::kContext, MeshAxis::kData}), ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(mesh.group_of(10, {MeshAxis::kContext, MeshAxis::kData}), ElementsAre(8, 10, 12, 14));
+  EXPECT_THAT(mesh.group_of(3, MeshAxis::kInstance), ElementsAre(3, 11));
+  EXPECT_THAT(mesh.group_of(1, kExpertDataAxes), ElementsAre(1, 5, 9, 13));
+  EXPECT_THAT(mesh.group_of(9, MeshAxis::kExpertData), ElementsAre(9, 13));
+  EXPECT_THAT(mesh.group_of(3, MeshAxis::kPipeline), ElementsAre(3, 19));
+
+  ParallelConfig other = mesh_config(16, 2, 2);
+  other.use_tp_pp_dp_mapping = true;
+  other.num_distributed_optimizer_instances = 2;
+  const Mesh pipelines_first(other);
+  EXPECT_THAT(pipelines_first.group_of(0, MeshAxis::kData), ElementsAre(0, 4));
+  EXPECT_THAT(pipelines_first.group_of(0, MeshAxis::kInstance), ElementsAre(0, 8));
+}
+
+TEST(MeshTest, RefusesInstancesThatDoNotFit) {
+  const auto problems_of = [](ParallelConfig config, int64_t instances) {
+    config.use_distributed_optimizer = instances > 1;
+    config.num_distributed_optimizer_instances = instances;
+    return problems(resolved(config));
+  };
+  EXPECT_TRUE(problems_of(with_experts(mesh_config(16, 2, 1), 2), 4).empty());
+  EXPECT_THAT(problems_of(mesh_config(16, 2, 1), 3),
+              ElementsAre("--num-distributed-optimizer-instances 3 must divide the 8 "
+                          "data-parallel ranks"));
+  EXPECT_THAT(problems_of(with_experts(mesh_config(16, 2, 1), 4), 4),
+              ElementsAre("--num-distributed-optimizer-instances 4 must divide the 2 ranks that "
+                          "have the same experts; change --expert-model-parallel-size 4"));
+  EXPECT_THAT(problems_of(mesh_config(16, 2, 1), 0),
+              ElementsAre("--num-distributed-optimizer-instances 0 must be at least 1"));
 }
 
 TEST(MeshTest, RefusesExpertsThatDoNotFit) {
@@ -107,11 +151,15 @@ TEST(MeshTest, RefusesExpertsThatDoNotFit) {
 
 TEST(ParallelContextTest, FindsGroupsByTheirAxes) {
   comm::run_ranks(8, [](const comm::Group& world) {
-    const ParallelContext parallel =
-        make_parallel_context(world, with_experts(mesh_config(8, 2, 1), 2, 1));
+    ParallelConfig config = with_experts(mesh_config(8, 2, 1), 2, 1);
+    config.num_distributed_optimizer_instances = 2;
+    const ParallelContext parallel = make_parallel_context(world, config);
+    EXPECT_EQ(parallel.replica(), world.rank() / 2);
+    EXPECT_EQ(parallel.num_replicas(), 4);
     for (const MeshAxes axes :
          {MeshAxes(MeshAxis::kTensor), MeshAxes(MeshAxis::kExpert), MeshAxes(MeshAxis::kExpertData),
-          MeshAxes(MeshAxis::kPipeline), MeshAxes{MeshAxis::kContext, MeshAxis::kData}}) {
+          MeshAxes(MeshAxis::kPipeline), MeshAxes{MeshAxis::kContext, MeshAxis::kData},
+          MeshAxes(MeshAxis::kInstance), kDenseDataAxes, kExpertDataAxes}) {
       const comm::Group group = parallel.group(axes);
       EXPECT_EQ(group.size(), parallel.mesh.size(axes));
       if (group.size() == 1) continue;

@@ -198,6 +198,7 @@ TEST_F(Fp8Test, GatheringParametersInFp8ChangesNoBit) {
   } runs[] = {
       {delayed, two, "delayed"},
       {delayed.with("--overlap-param-gather"), overlapped, "overlapped"},
+      {delayed, {.dp = 4, .distributed_optimizer = true, .instances = 2}, "instances"},
       {in_fp8(gpt), two, "fp32"},
       {tensorwise.with("--first-last-layers-bf16"), two, "tensorwise"},
       {delayed, {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 2}, "stage2"},

@@ -21,6 +21,7 @@ struct Layout {
   int zero_stage = 0;                  // 2 or 3; distributed_optimizer is stage 1
   const char* cp_comm_type = nullptr;  // null: not given
   int cp_heads = 0;                    // ranks that exchange heads, of a2a+p2p
+  int instances = 1;                   // of the distributed optimizer
 
   int ranks() const { return tp * pp * cp * dp; }
 };
@@ -33,7 +34,8 @@ inline std::string name_of(const Layout& layout) {
          (layout.cp > 1 ? "_cp" + std::to_string(layout.cp) : "") +
          (layout.cp_comm_type != nullptr ? "_" + std::string(layout.cp_comm_type) : "") +
          (layout.cp_heads > 0 ? std::to_string(layout.cp_heads) : "") +
-         (layout.zero_stage > 0 ? "_zero" + std::to_string(layout.zero_stage) : "");
+         (layout.zero_stage > 0 ? "_zero" + std::to_string(layout.zero_stage) : "") +
+         (layout.instances > 1 ? "_in" + std::to_string(layout.instances) : "");
 }
 
 inline Flags laid_out(Flags flags, const Layout& layout) {
@@ -52,6 +54,9 @@ inline Flags laid_out(Flags flags, const Layout& layout) {
   if (layout.sequence_parallel) flags = flags.with("--sequence-parallel");
   if (layout.distributed_optimizer) flags = flags.with("--use-distributed-optimizer");
   if (layout.zero_stage > 0) flags = flags.with("--zero-stage", std::to_string(layout.zero_stage));
+  if (layout.instances > 1) {
+    flags = flags.with("--num-distributed-optimizer-instances", std::to_string(layout.instances));
+  }
   if (layout.overlap) flags = flags.with("--overlap-grad-reduce");
   if (layout.overlap || layout.zero_stage > 1) flags = flags.with("--ddp-bucket-size", "20000");
   return flags;

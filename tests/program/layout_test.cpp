@@ -37,6 +37,7 @@ TEST_F(LayoutTest, MuonTrainsWholeMatricesAsOneRank) {
           Layout{.dp = 2, .distributed_optimizer = true},
           Layout{.dp = 4, .distributed_optimizer = true, .overlap = true},
           Layout{.pp = 2, .dp = 2, .distributed_optimizer = true}, Layout{.dp = 4, .zero_stage = 2},
+          Layout{.dp = 4, .distributed_optimizer = true, .overlap = true, .instances = 2},
           Layout{.dp = 2, .cp = 2, .zero_stage = 3}}) {
       const std::string name = style + name_of(layout);
       expect_equal(trained(flags, layout, name), want, name);

@@ -229,10 +229,11 @@ struct ExpertLayout {
   int ep = 1;
   int etp = 1;
   int zero_stage = 0;
+  int instances = 1;
 };
 void PrintTo(const ExpertLayout& c, std::ostream* out) {
   *out << c.ranks << " ranks, tp " << c.tp << ", cp " << c.cp << ", ep " << c.ep << ", etp "
-       << c.etp << ", ZeRO " << c.zero_stage;
+       << c.etp << ", ZeRO " << c.zero_stage << ", instances " << c.instances;
 }
 
 RunConfig config_of(const ExpertLayout& layout, const std::string& directory) {
@@ -245,6 +246,7 @@ RunConfig config_of(const ExpertLayout& layout, const std::string& directory) {
   parallel.expert_tensor_parallel_size = layout.etp;
   parallel.sequence_parallel = true;
   parallel.zero_stage = layout.zero_stage;
+  parallel.num_distributed_optimizer_instances = layout.instances;
   parallel.ddp_bucket_size = 60;
   parallel = resolved(parallel);
   EXPECT_THAT(problems(parallel), testing::IsEmpty());
@@ -357,6 +359,15 @@ std::vector<ExpertLayout> expert_layouts() {
   for (ExpertLayout layout : kinds) {
     for (layout.zero_stage = 0; layout.zero_stage <= 3; ++layout.zero_stage) all.push_back(layout);
   }
+  const ExpertLayout in_instances[] = {
+      {.ranks = 4, .ep = 2, .instances = 2},
+      {.ranks = 8, .ep = 2, .instances = 2},
+      {.ranks = 8, .tp = 2, .ep = 2, .etp = 2, .instances = 2},
+      {.ranks = 8, .tp = 2, .cp = 2, .ep = 2, .etp = 1, .instances = 2},
+  };
+  for (ExpertLayout layout : in_instances) {
+    for (layout.zero_stage = 1; layout.zero_stage <= 3; ++layout.zero_stage) all.push_back(layout);
+  }
   return all;
 }
 
@@ -383,7 +394,9 @@ TEST(ExpertCheckpointTest, GoesFromOneLayoutToAnother) {
                                        {.ranks = 4, .tp = 2, .ep = 2},
                                        {.ranks = 4, .tp = 2, .ep = 2, .etp = 2, .zero_stage = 1},
                                        {.ranks = 4, .ep = 2, .zero_stage = 3},
+                                       {.ranks = 8, .ep = 2, .zero_stage = 1, .instances = 2},
                                        {.ranks = 2, .ep = 2, .zero_stage = 2},
+                                       {.ranks = 4, .ep = 2, .zero_stage = 3, .instances = 2},
                                        {.ranks = 8, .tp = 2, .ep = 2, .etp = 2, .zero_stage = 3},
                                        {.ranks = 2, .etp = 2},
                                        {.ranks = 1}};

@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TrainingArgs gpt_345m(std::vector<std::string> more = {}) {
+TrainingArgs gpt_345m(std::vector<std::string> more = {}, int64_t ranks = 1) {
   std::vector<std::string> words = {"--num-layers",
                                     "24",
                                     "--hidden-size",
@@ -47,7 +47,7 @@ TrainingArgs gpt_345m(std::vector<std::string> more = {}) {
                                     "--attention-dropout",
                                     "0"};
   words.insert(words.end(), more.begin(), more.end());
-  return parse_training_args(words, ModelKind::kGpt, 1);
+  return parse_training_args(words, ModelKind::kGpt, ranks);
 }
 
 constexpr int64_t kGibibyte = int64_t{1} << 30;
@@ -78,6 +78,17 @@ TEST(MemoryCheckTest, RemediesAreEnoughByThemselves) {
                                   "(needs 27.")));
   // The state alone needs 5.3 GiB: nothing here helps.
   EXPECT_THAT(remedies(gpt_345m(), DeviceType::kCuda, 5 * kGibibyte), ElementsAre());
+}
+
+// Each of eight ranks has the whole state, 10 bytes of 355 million parameters that they could
+// share.
+TEST(MemoryCheckTest, OneInstanceIsARemedyForSeveral) {
+  const TrainingArgs args = gpt_345m({"--micro-batch-size", "8", "--use-distributed-optimizer",
+                                      "--num-distributed-optimizer-instances", "8"},
+                                     8);
+  const RankMemory memory = rank_memory(planned_training(args, kGpu.type), 0);
+  EXPECT_THAT(remedies(args, kGpu.type, memory.total_bytes() - 2 * kGibibyte),
+              Contains(StartsWith("--num-distributed-optimizer-instances 1 (needs ")));
 }
 
 // 24 inputs of 64 MiB, of which two are on the device at the peak.

@@ -126,6 +126,25 @@ std::vector<ReplicaRun> replica_runs() {
          c.parallel.zero_stage = 3;
          c.parallel.ddp_bucket_size = 5000;
        }},
+      {"Instances", 8,
+       [](RunConfig& c) {
+         use_bf16(c);
+         c.parallel.tensor_model_parallel_size = 2;
+         c.parallel.use_distributed_optimizer = true;
+         c.parallel.num_distributed_optimizer_instances = 2;
+       }},
+      {"InstancesOfZero3", 4,
+       [](RunConfig& c) {
+         c.parallel.zero_stage = 3;
+         c.parallel.num_distributed_optimizer_instances = 2;
+         c.parallel.ddp_bucket_size = 5000;
+       }},
+      {"InstancesOfOneRank", 2,
+       [](RunConfig& c) {
+         use_bf16(c);
+         c.parallel.use_distributed_optimizer = true;
+         c.parallel.num_distributed_optimizer_instances = 2;
+       }},
       {"WeightsGatheredInFp8", 4,
        [](RunConfig& c) {
          use_fp8(c);
@@ -162,7 +181,7 @@ std::vector<Replicated> replicated_parts(const TrainingState& state) {
   std::vector<Replicated> parts;
   const bool has_replicas = state.parallel.data.size() > 1;
   const auto is_copied = [&](const OptimizedParameter& parameter) {
-    return state.parallel.mesh.size(parameter.shared_axes) > 1;
+    return state.parallel.mesh.size(parameter.shared_axes.with(MeshAxis::kInstance)) > 1;
   };
   bool divides_state = false;
   for (const FlatBuffer& buffer : state.parameters.buffers()) {

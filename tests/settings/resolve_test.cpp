@@ -136,8 +136,8 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
   EXPECT_THAT(parsed(gathering).warnings,
               ElementsAre("--fp8-param-gather has no effect without --fp8-format"));
   EXPECT_THAT(parsed(gathering + " --hidden-size 32 --fp8-format hybrid").warnings,
-              ElementsAre("--fp8-param-gather has no effect with one data-parallel rank, which "
-                          "has all weights"));
+              ElementsAre("--fp8-param-gather has no effect where each data-parallel rank has "
+                          "all weights"));
 }
 
 TEST(ResolveTest, InputsOnTheHostAreThoseOfFullRecomputation) {

@@ -20,14 +20,8 @@ struct PlannedTraining {
   bool is_deterministic = false;  // --deterministic-mode
 
   int64_t num_stages() const { return parallel.pipeline_model_parallel_size; }
-  // The ranks that divide the optimizer's state, and more with ZeRO stages 2 and 3.
-  int64_t num_shards() const {
-    return parallel.use_distributed_optimizer
-               ? parallel.data_parallel_size * parallel.context_parallel_size
-               : 1;
-  }
-  bool divides_gradients() const { return parallel.zero_stage >= 2 && num_shards() > 1; }
-  bool divides_parameters() const { return parallel.zero_stage >= 3 && num_shards() > 1; }
+  bool divides_gradients() const { return parallel.zero_stage >= 2 && num_shards(parallel) > 1; }
+  bool divides_parameters() const { return parallel.zero_stage >= 3 && num_shards(parallel) > 1; }
 };
 
 }  // namespace megatron

@@ -197,18 +197,23 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& 
   const ParallelConfig& p = t.parallel;
   const PlannedStage held = stage_of(t, stage);
   Traffic sent;
-  const int64_t dp = p.data_parallel_size * p.context_parallel_size;
+  const int64_t instances = p.num_distributed_optimizer_instances;
+  const int64_t dp = p.data_parallel_size * p.context_parallel_size / instances;
   const int64_t expert_dp =
       dp * p.tensor_model_parallel_size / (p.expert_model_parallel_size * expert_tensor_size(p));
   struct Bytes {
     int64_t dense, experts;  // of parameters in each
   };
+  const auto waited_for = [&](int64_t bytes, bool is_hidden) {
+    return only_exposed && is_hidden ? bucket_bytes(t, bytes, dry.num_trained) : bytes;
+  };
   const auto data = [&](Bytes bytes, bool is_hidden) {
-    const auto sent_of = [&](int64_t part, int64_t ranks) {
-      if (only_exposed && is_hidden) part = bucket_bytes(t, part, dry.num_trained);
-      return part_of_ring(part, ranks);
-    };
-    return sent_of(bytes.dense, dp) + sent_of(bytes.experts, expert_dp);
+    return part_of_ring(waited_for(bytes.dense, is_hidden), dp) +
+           part_of_ring(waited_for(bytes.experts, is_hidden), expert_dp);
+  };
+  const auto across_instances = [&](Bytes bytes, bool is_hidden) {
+    return 2 * (part_of_ring(waited_for(bytes.dense, is_hidden) / dp, instances) +
+                part_of_ring(waited_for(bytes.experts, is_hidden) / expert_dp, instances));
   };
   const MicrobatchSizes sizes = microbatch_sizes(t);
   const DType gradient_dtype =
@@ -223,17 +228,19 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, const DryIteration& 
   // for each forward and each backward pass.
   const int64_t sums = t.divides_gradients() ? t.num_microbatches : 1;
   sent.data_parallel = sums * data(gradients, p.overlap_grad_reduce || t.divides_gradients());
+  sent.across_instances =
+      across_instances(gradients, p.overlap_grad_reduce && !t.divides_gradients());
   if (t.divides_parameters()) {
     sent.data_parallel += 2 * t.num_microbatches * data(parameters, true);
   } else {
     sent.data_parallel += p.use_distributed_optimizer ? data(parameters, p.overlap_param_gather)
                                                       : data(gradients, p.overlap_grad_reduce);
   }
-  if (t.optimizer.optimizer == OptimizerKind::kMuon && t.num_shards() > 1) {
+  if (t.optimizer.optimizer == OptimizerKind::kMuon && num_shards(p) > 1) {
     // In fp32, a rank's elements to those that work on their matrices, and as many back.
     int64_t elements = 0;
     for (const LayerMatrix& matrix : dry.matrices) elements += matrix.shape.numel();
-    elements /= t.num_shards();
+    elements /= num_shards(p);
     sent.data_parallel += 2 * part_of_ring(elements * size_of(DType::kFloat32), dp);
   }
   const auto hidden_of = [&](const StackPart& stack) {

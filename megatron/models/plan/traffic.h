@@ -13,6 +13,7 @@ namespace megatron {
 // 2 n (d - 1) / d, a reduce-scatter or an all-gather half of it.
 struct Traffic {
   int64_t data_parallel = 0;      // gradients, and parameters with the distributed optimizer
+  int64_t across_instances = 0;   // sums of a rank's share of gradients in an instance
   int64_t tensor_parallel = 0;    // activations of the layers
   int64_t expert_parallel = 0;    // tokens and the sums of their experts, and their gradients
   int64_t context_parallel = 0;   // keys and values of the layers, and their gradients
@@ -20,14 +21,16 @@ struct Traffic {
   int64_t transfers = 0;          // collectives of tensor_parallel; an all-reduce counts as two
 
   int64_t total() const {
-    return data_parallel + tensor_parallel + expert_parallel + context_parallel + pipeline_parallel;
+    return data_parallel + across_instances + tensor_parallel + expert_parallel + context_parallel +
+           pipeline_parallel;
   }
 };
 // `dry` is an iteration of a rank of the stage.
 Traffic traffic(const PlannedTraining& training, int64_t stage, const DryIteration& dry);
 // The exposed part of it, which no computation hides, with the overlaps that the flags enable:
 //
-//   gradients    all; with overlap_grad_reduce the bucket that closes last
+//   gradients    all; with overlap_grad_reduce the bucket that closes last, but across instances
+//                all if they are divided
 //   parameters   all; with overlap_param_gather the bucket that the forward pass needs first
 //   layers       what a product waits for. The collectives of a column-parallel layer's gradients
 //                run beside its products; with tp_comm_overlap the others do, too, but the last

@@ -58,7 +58,7 @@ double muon_bytes(const Bytes& b, const OptimizerConfig& o, bool is_split) {
 UpdateWork update_work(const PlannedTraining& t, const DryIteration& dry) {
   const OptimizerConfig& o = t.optimizer;
   const Bytes b(t);
-  const auto shards = static_cast<double>(t.num_shards());
+  const auto shards = static_cast<double>(num_shards(t.parallel));
   const auto numel = static_cast<double>(dry.num_trained);
   UpdateWork work;
   double matrices = 0;  // elements that Muon updates

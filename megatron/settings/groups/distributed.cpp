@@ -166,9 +166,12 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                     "layer for a further token, L loss, | end of a stage. More stages than "
                     "pipeline ranks are interleaved.")
       .is_listed = false;
-  flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
-                        "Replicas of the sharded optimizer state.",
-                        "a replicated distributed optimizer");
+  flags
+      .add("--num-distributed-optimizer-instances", c.num_distributed_optimizer_instances,
+           "Equal groups of consecutive data-parallel ranks, such as hosts: each shards the "
+           "optimizer's state, and all that --zero-stage shards, among its own ranks. Groups add "
+           "up gradients, of which each rank sends its share.")
+      .is_listed = false;
   flags
       .add_switch("--optimizer-cpu-offload", args.optimizer.optimizer_cpu_offload,
                   "Keep the optimizer state in host memory, and update parameters on the CPU.")

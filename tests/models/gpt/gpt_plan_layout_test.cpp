@@ -182,6 +182,8 @@ TEST_F(GptPlanLayoutTest, DistributedOptimizerSharesItsState) {
   EXPECT_NEAR(state() / parameters, 16, 0.1);
   parallel_.use_distributed_optimizer = true;
   EXPECT_NEAR(state() / parameters, 6 + 10.0 / 8, 0.1);
+  parallel_.num_distributed_optimizer_instances = 2;
+  EXPECT_NEAR(state() / parameters, 6 + 10.0 / 4, 0.1);
 }
 
 TEST_F(GptPlanLayoutTest, OffloadedStateIsInTheHostsMemory) {
@@ -284,6 +286,50 @@ TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {
   EXPECT_NEAR(exposed(), (4 * 1e6 + 2 * n) * 3 / 4, 0.01 * n);
   parallel_.overlap_param_gather = true;
   EXPECT_NEAR(exposed(), (4 + 2) * 1e6 * 3 / 4, 0.01 * n);
+}
+
+// Two instances of four ranks: gradients and parameters travel within an instance, and each rank
+// adds up its quarter of the gradients with a rank of the other one.
+TEST_F(GptPlanLayoutTest, InstancesExchangeSharesOfGradients) {
+  parallel_.data_parallel_size = 8;
+  parallel_.accumulate_allreduce_grads_in_fp32 = true;
+  parallel_.use_distributed_optimizer = true;
+  const auto traffic_of = [&](auto f) { return f(training(), 0); };
+  EXPECT_EQ(traffic_of(whole_traffic).across_instances, 0);
+  parallel_.num_distributed_optimizer_instances = 2;
+  const auto n = static_cast<double>(plan(0).num_parameters);
+  // Each sum has the padding of buckets, too.
+  const auto expect_traffic = [&](const Traffic& got, double within, double across,
+                                  double sums = 1) {
+    EXPECT_NEAR(static_cast<double>(got.data_parallel), within, 0.01 * n * sums);
+    EXPECT_NEAR(static_cast<double>(got.across_instances), across, 0.01 * n);
+  };
+  const double share = 4 * n / 4;
+  expect_traffic(traffic_of(whole_traffic), (4 + 2) * n * 3 / 4, share);
+  EXPECT_EQ(traffic_of(exposed_part).total(), traffic_of(whole_traffic).total());
+  parallel_.overlap_grad_reduce = true;
+  parallel_.ddp_bucket_size = 1'000'000;
+  expect_traffic(traffic_of(exposed_part), (4 * 1e6 + 2 * n) * 3 / 4, 1e6);
+  parallel_.zero_stage = 2;  // each microbatch within an instance, and their sum across instances
+  const auto count = static_cast<double>(num_microbatches_);
+  expect_traffic(traffic_of(whole_traffic), (count * 4 + 2) * n * 3 / 4, share, count);
+  expect_traffic(traffic_of(exposed_part), (count * 4 * 1e6 + 2 * n) * 3 / 4, share);
+}
+
+// Experts on two of four ranks, in two instances: copies of an expert are in different instances.
+TEST_F(GptPlanLayoutTest, InstancesExchangeWholeExpertsThatExistOnce) {
+  config_.num_experts = 16;
+  config_.moe_router_topk = 2;
+  config_.moe_ffn_hidden_size = 512;
+  config_ = resolved(config_);
+  parallel_.data_parallel_size = 4;
+  parallel_.expert_model_parallel_size = 2;
+  parallel_.use_distributed_optimizer = true;
+  parallel_.num_distributed_optimizer_instances = 2;
+  const DryIteration dry = dry_iteration(training(), 0);
+  const int64_t dense = dry.num_flat - dry.num_in_experts;
+  EXPECT_NEAR(static_cast<double>(whole_traffic(training(), 0).across_instances),
+              static_cast<double>(2 * (dense / 2 + dry.num_in_experts)), 4 << 20);
 }
 
 // 16 experts on four ranks: tokens go to the three others, and their gradients are summed nowhere.

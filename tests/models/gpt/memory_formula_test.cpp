@@ -87,12 +87,12 @@ OptimizerConfig adam_of(const State& state) {
 class TrainingRank {
  public:
   TrainingRank(const comm::Group& world, const TransformerConfig& config,
-               const OptimizerConfig& adam, FlatParametersOptions options)
+               const OptimizerConfig& adam, FlatParametersOptions options, int64_t instances = 1)
       : stream_(stream_of(world)),
         allocator_(emptied(allocator_of(stream_.device))),
         before_(in_use(allocator_.stats().by_category)),
         model_(config, stream_),
-        flat_(initialized(model_), divided(options), data_parallel(world)),
+        flat_(initialized(model_), divided(options), data_parallel(world, instances)),
         gradients_(flat_, {}, {}),
         optimizer_(flat_, adam, [world](TensorView numbers, Stream on) {
           comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
@@ -209,10 +209,15 @@ TEST(MuonBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
 }
 
 // ZeRO stages 2 and 3: what is divided, and the buckets that exist as a whole.
-class DividedBytesTest : public testing::TestWithParam<std::tuple<State, int, int>> {};
+// Ranks, and instances of the optimizer that they make up.
+using RanksAndInstances = std::pair<int, int>;
+class DividedBytesTest : public testing::TestWithParam<std::tuple<State, RanksAndInstances, int>> {
+};
 
 TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
-  const auto& [state, ranks, stage] = GetParam();
+  const auto& [state, ranks_and_instances, stage] = GetParam();
+  const auto& [ranks, instances] = ranks_and_instances;
+  const int shares = ranks / instances;
   TransformerConfig small =
       memory_formula_config_of(state.dtype, 8);  // no block is rounded up to 2 MiB
   small.hidden_size = 64;
@@ -223,23 +228,25 @@ TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
   ParallelConfig layout;
   layout.world_size = ranks;
   layout.zero_stage = stage;
+  layout.num_distributed_optimizer_instances = instances;
   layout.ddp_bucket_size = 40'000;
   layout.accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads;
   layout = resolved(layout);
-  comm::run_ranks(ranks, [&, state = state, ranks = ranks,
+  comm::run_ranks(ranks, [&, state = state, instances = instances,
                           stage = stage](const comm::Group& world) {
     TrainingRank rank(world, config, adam,
                       {.layout = {.bucket_size = bucket_size(layout)},
                        .accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads,
                        .divides_gradients = true,
-                       .divides_parameters = stage == 3});
+                       .divides_parameters = stage == 3},
+                      instances);
     for (int iteration = 0; iteration < 2; ++iteration) rank.train_an_iteration();
     const double parameter = static_cast<double>(size_of(state.dtype));
     const double gradient = state.has_fp32_grads ? 4 : parameter;
     // Rajbhandari et al. 2020, figure 1.
     const double divided = (stage == 3 ? parameter : 0) + gradient + state.ours_shared;
     const double whole = stage == 3 ? 0 : parameter;
-    const double formula = whole + divided / ranks;
+    const double formula = whole + divided / shares;
     EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
     const DryIteration plan = dry_iteration(
         {.transformer = config, .parallel = layout, .optimizer = adam, .micro_batch_size = 1}, 0);
@@ -252,11 +259,16 @@ TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, DividedBytesTest,
-                         testing::Combine(testing::ValuesIn(kStates), testing::Values(2, 4),
+                         testing::Combine(testing::ValuesIn(kStates),
+                                          testing::Values(RanksAndInstances{2, 1},
+                                                          RanksAndInstances{4, 1},
+                                                          RanksAndInstances{4, 2}),
                                           testing::Values(2, 3)),
                          [](const auto& param) {
+                           const RanksAndInstances& ranks = std::get<1>(param.param);
                            return std::string(std::get<0>(param.param).name) + "_of_" +
-                                  std::to_string(std::get<1>(param.param)) + "_stage" +
+                                  std::to_string(ranks.first) + "_in_" +
+                                  std::to_string(ranks.second) + "_stage" +
                                   std::to_string(std::get<2>(param.param));
                          });
 
