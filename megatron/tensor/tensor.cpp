@@ -9,6 +9,7 @@
 #include "megatron/device/staging.h"
 #include "megatron/device/stream.h"
 #include "megatron/kernels/elementwise.h"
+#include "megatron/tensor/new_tensors.h"
 
 namespace megatron {
 
@@ -54,7 +55,9 @@ Tensor::Tensor(const Shape& shape, DType dtype, Stream stream)
     : storage_(std::make_shared<Storage>(
           checked_product({shape.numel(), size_of(dtype)}, "bytes of a tensor"), stream)),
       shape_(shape),
-      dtype_(dtype) {}
+      dtype_(dtype) {
+  NewTensors::note(storage_, shape_.numel());
+}
 
 TensorView Tensor::view() {
   invariant(defined(), "a used tensor is defined");

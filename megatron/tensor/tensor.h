@@ -36,6 +36,7 @@ class Storage {
   void take();
   void take_from(Storage& other);
   void set_before_access(std::function<void()> call) { before_access_ = std::move(call); }
+  bool has_call_before_access() const { return before_access_ != nullptr; }
 
  private:
   void prepare() const;
@@ -89,6 +90,7 @@ class Tensor {
   // numel() is not 1.
   double item() const;
 
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
   // True if no other Tensor shares the memory, so that it may be overwritten.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
 
