@@ -45,6 +45,8 @@ class IneffectiveFlags {
             "--lora-dropout has no effect without --lora-rank");
     warn_if(c.checkpoint_in_cpu && !c.stores_inputs_on_host(),
             "--checkpoint-in-cpu has no effect without --recompute-granularity full");
+    warn_if(given("min_offloaded_tensor_size") && c.cpu_offloading_num_layers == 0,
+            "--min-offloaded-tensor-size has no effect without --cpu-offloading-num-layers");
     warn_if(c.position_embedding_type != PositionEmbedding::kRope &&
                 (given("rotary_percent") || given("rotary_base") || given("rotary_interleaved") ||
                  given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),

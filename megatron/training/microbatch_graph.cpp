@@ -57,6 +57,11 @@ std::optional<std::string> why_no_graph(const RunConfig& config) {
   if (config.transformer.stores_inputs_on_host()) {
     return "--checkpoint-in-cpu: inputs of layers are copied to the host and back";
   }
+  if (config.transformer.cpu_offloading_num_layers > 0) {
+    return fmt::format(
+        "--cpu-offloading-num-layers {}: activations are copied to the host and back",
+        config.transformer.cpu_offloading_num_layers);
+  }
   if (const auto why = why_no_graph_of_experts(config)) return why;
   if (config.training.curriculum.is_on()) {
     return "curriculum_learning: the lengths of sequences change";

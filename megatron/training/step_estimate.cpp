@@ -220,14 +220,29 @@ double update_on_gpu(const UpdateWork& update, const GpuRoof& gpu) {
          std::max(update.host_bytes / kHostBytes, update.bus_bytes / kBusBytes);
 }
 
+// The fraction of layers that are among the first `num_layers` of their chunk.
+double part_of_first_layers(const TransformerConfig& c, const ParallelConfig& parallel,
+                            int64_t num_layers) {
+  const int64_t chunks =
+      parallel.pipeline_model_parallel_size * num_model_chunks(parallel, c.num_layers);
+  return std::min(1.0,
+                  static_cast<double>(num_layers * chunks) / static_cast<double>(c.num_layers));
+}
+
 // The fraction of layers whose forward pass runs twice.
 double recomputed_part(const TransformerConfig& c, const ParallelConfig& parallel) {
   if (c.recompute_granularity != RecomputeGranularity::kFull) return 0;
   if (c.recompute_method == RecomputeMethod::kUniform) return 1;
-  const int64_t chunks =
-      parallel.pipeline_model_parallel_size * num_model_chunks(parallel, c.num_layers);
-  return std::min(1.0, static_cast<double>(c.recompute_num_layers * chunks) /
-                           static_cast<double>(c.num_layers));
+  return part_of_first_layers(c, parallel, c.recompute_num_layers);
+}
+
+// Seconds for which a part of the layers waits for copies of so many bytes beside them, to the host
+// and back.
+double waiting_both_ways(double bytes, double part, const StepEstimate& step) {
+  const double copies = bytes / kBusBytes;
+  const double forward = part * (step.linear + step.attention + step.elementwise) / 3;
+  const double backward = 2 * forward + part * step.recompute;
+  return std::max(0.0, copies - forward) + std::max(0.0, copies - backward);
 }
 
 // Seconds for which layers wait for copies of their inputs to the host (checkpoint_in_cpu), and for
@@ -243,10 +258,23 @@ double waiting_copies(const TransformerConfig& c, const ParallelConfig& parallel
   const double ranks =
       parallel.sequence_parallel ? static_cast<double>(parallel.tensor_model_parallel_size) : 1;
   const double bytes = static_cast<double>(c.hidden_size * element) / ranks;
-  const double copies = tokens * inputs * bytes / kBusBytes;
-  const double forward = (step.linear + step.attention + step.elementwise) / 3;
-  const double backward = 2 * forward + step.recompute;
-  return std::max(0.0, copies - forward) + std::max(0.0, copies - backward);
+  return waiting_both_ways(tokens * inputs * bytes, 1, step);
+}
+
+// The same for the activations of layers (cpu_offloading_num_layers), whose copies go beside the
+// next layer: inputs and outputs of norms, queries, keys, values, what attention computes, inputs
+// and results of activations.
+double waiting_activations(const TransformerConfig& c, const ParallelConfig& parallel,
+                           double tokens, const StepEstimate& step) {
+  const auto h = static_cast<double>(c.hidden_size);
+  const auto heads = static_cast<double>(c.num_attention_heads + c.num_query_groups);
+  const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
+  const double part = part_of_first_layers(c, parallel, c.cpu_offloading_num_layers);
+  const double elements =
+      4 * h / (parallel.sequence_parallel ? ranks : 1) +
+      (2 * heads * static_cast<double>(c.kv_channels) + mlp_products(c) / h) / ranks;
+  const double bytes = elements * static_cast<double>(size_of(c.params_dtype) * c.num_layers);
+  return waiting_both_ways(tokens * part * bytes, part, step);
 }
 
 struct StageEstimate {
@@ -312,6 +340,7 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
                    recomputed_part(config, parallel) * (step.linear + step.attention) / 3;
   if (!is_cpu) {
     step.recompute += waiting_copies(config, parallel, work.layers * all, step);
+    step.recompute += waiting_activations(config, parallel, work.layers * all, step);
     step.recompute += transposes_on_gpu(config, parallel, gpu) * work.layers *
                       static_cast<double>(num_microbatches);
   }

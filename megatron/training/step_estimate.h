@@ -17,7 +17,7 @@ struct StepEstimate {
   double head = 0;         // output layer
   double attention = 0;    // scores and weighted sums
   double elementwise = 0;  // norms, residuals, loss: memory traffic
-  double recompute = 0;    // repeated forward passes, and waiting for copies (checkpoint_in_cpu)
+  double recompute = 0;    // repeated forward passes, and waiting for copies to the host
   double optimizer = 0;
   double bubble = 0;         // waiting for other pipeline stages
   double communication = 0;  // not overlapped, and the cost of overlapping

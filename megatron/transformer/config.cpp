@@ -713,6 +713,22 @@ void check_recomputation(const TransformerConfig& c, int64_t tp, ProblemList& li
   }
 }
 
+void check_offloading(const TransformerConfig& c, ProblemList& list) {
+  const int64_t most = std::max(c.num_layers, c.decoder_num_layers);
+  list.require(c.cpu_offloading_num_layers >= 0 && c.cpu_offloading_num_layers <= most,
+               fmt::format("--cpu-offloading-num-layers {} must be between 0 and {}, the number of "
+                           "layers",
+                           c.cpu_offloading_num_layers, most));
+  list.require(
+      c.cpu_offloading_num_layers == 0 || c.recompute_granularity != RecomputeGranularity::kFull,
+      "--cpu-offloading-num-layers and --recompute-granularity full exclude each other, "
+      "because recomputed layers keep no activations; keep one, or use "
+      "--checkpoint-in-cpu for their inputs");
+  list.require(c.min_offloaded_tensor_size >= 0,
+               fmt::format("--min-offloaded-tensor-size {} must be at least 0",
+                           c.min_offloaded_tensor_size));
+}
+
 }  // namespace
 
 std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
@@ -734,6 +750,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   check_multipliers(c, list);
   check_positions(c, list);
   check_recomputation(c, tp, list);
+  check_offloading(c, list);
   if (c.fp8.is_on()) check_fp8(c, tp, list);
   for (std::string& problem : expert_problems(c)) list.require(false, std::move(problem));
   for (std::string& problem : retro_problems(c)) list.require(false, std::move(problem));

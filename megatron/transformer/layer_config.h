@@ -224,6 +224,12 @@ inline constexpr std::array<std::string_view, 8> kRecomputedModules = {
     "core_attn",   "layernorm", "activation", "moe_act",
     "mla_up_proj", "mlp",       "moe",        "shared_experts"};
 
+// Activations of layers that wait in host memory for the backward pass.
+struct OffloadConfig {
+  int64_t cpu_offloading_num_layers = 0;                 // the first layers of each stage
+  int64_t min_offloaded_tensor_size = int64_t{1} << 20;  // elements of a tensor that leaves
+};
+
 // Everything that a layer reads. A layer that differs from others has another LayerConfig
 // (LayerRecipe).
 struct LayerConfig : AttentionConfig,
@@ -235,7 +241,8 @@ struct LayerConfig : AttentionConfig,
                      ResidualConfig,
                      AdapterConfig,
                      InitConfig,
-                     RecomputeConfig {
+                     RecomputeConfig,
+                     OffloadConfig {
   int64_t num_layers = 0;                  // required; of the model, the encoder's for T5
   int64_t hidden_size = 0;                 // required
   bool add_bias_linear = true;             // biases in every linear layer

@@ -15,8 +15,11 @@ namespace megatron {
 TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack& stack,
                                    const StackSlice& slice, const TensorParallel& tp, Stream stream,
                                    const LayerMaker& make)
-    : tp_(tp), recompute_(config) {
+    : tp_(tp),
+      recompute_(config),
+      num_offloaded_(std::min(slice.num_layers, config.cpu_offloading_num_layers)) {
   if (config.stores_inputs_on_host()) host_store_.emplace(stream);
+  if (num_offloaded_ > 0) activation_store_.emplace(stream, config.min_offloaded_tensor_size);
   for (int64_t i = 0; i < slice.num_layers; ++i) {
     const int64_t layer = slice.first_layer + i;
     layers_.push_back(make(layer_recipe(config, stack, layer), tp, stream));
@@ -34,7 +37,9 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
       recompute_.recompute_granularity == RecomputeGranularity::kFull && grad_enabled();
   const StoredForm form = is_recomputed ? stored_form(x.shape()) : StoredForm();
   ResidualSum y{.residual = x};
-  if (!is_recomputed) {
+  if (activation_store_ && grad_enabled()) {
+    y = run_offloaded(y, context);
+  } else if (!is_recomputed) {
     y = run(y, 0, num_layers, context);
   } else if (recompute_.recompute_method == RecomputeMethod::kUniform) {
     // Compat: Megatron-LM core_r0.5.0 fails when the layers are no multiple of the group; here the
@@ -60,6 +65,27 @@ ResidualSum TransformerBlock::run(ResidualSum x, int64_t begin, int64_t end,
     x = layers_[static_cast<size_t>(layer)]->forward(x, context);
   }
   return x;
+}
+
+ResidualSum TransformerBlock::run_offloaded(ResidualSum x, const ForwardContext& context) const {
+  const auto num_layers = static_cast<int64_t>(layers_.size());
+  ActivationStore::Pass pass = activation_store_->new_pass();
+  for (int64_t layer = 0; layer < num_offloaded_; ++layer) {
+    const NewTensors made;
+    x = run(std::move(x), layer, layer + 1, context);
+    std::vector<Tensor> results = {x.residual.data()};
+    if (x.branch.defined()) results.push_back(x.branch.data());
+    if (context.auxiliary_losses != nullptr) {
+      for (const Variable& loss : *context.auxiliary_losses) results.push_back(loss.data());
+    }
+    pass.end_part(made, results);
+  }
+  if (num_offloaded_ == num_layers) return x;
+  x = run(std::move(x), num_offloaded_, num_offloaded_ + 1, context);
+  // The last result of the layer, and so the first to have its gradient.
+  Variable& last = x.branch.defined() ? x.branch : x.residual;
+  last = pass.leave(last);
+  return run(std::move(x), num_offloaded_ + 1, num_layers, context);
 }
 
 StoredForm TransformerBlock::stored_form(const Shape& shape) const {

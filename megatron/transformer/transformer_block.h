@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "megatron/autograd/activation_store.h"
 #include "megatron/autograd/host_store.h"
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/layer_recipe.h"
@@ -22,10 +23,16 @@ class TransformerBlock final : public Module {
 
   // Host memory for the inputs of recomputed layers with checkpoint_in_cpu; else null.
   const HostStore* host_store() const { return host_store_ ? &*host_store_ : nullptr; }
+  // Host memory for the activations of the first layers with cpu_offloading_num_layers; else null.
+  const ActivationStore* activation_store() const {
+    return activation_store_ ? &*activation_store_ : nullptr;
+  }
 
  private:
   // Layers [begin, end) one after the other, or as one recomputed region.
   ResidualSum run(ResidualSum x, int64_t begin, int64_t end, const ForwardContext& context) const;
+  // The whole slice, whose first layers keep their activations in host memory.
+  ResidualSum run_offloaded(ResidualSum x, const ForwardContext& context) const;
   Variable run_recomputed(const Variable& x, int64_t begin, int64_t end,
                           const ForwardContext& context, const StoredForm& form) const;
   // Storage of the inputs of recomputed regions, of this shape, during one forward pass.
@@ -34,6 +41,8 @@ class TransformerBlock final : public Module {
   TensorParallel tp_;
   RecomputeConfig recompute_;
   std::optional<HostStore> host_store_;
+  std::optional<ActivationStore> activation_store_;
+  int64_t num_offloaded_;  // layers
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::vector<std::string> layer_names_;  // "layer 1", in a MemoryLog
   std::unique_ptr<Norm> final_layernorm_;

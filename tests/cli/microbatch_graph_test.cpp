@@ -33,6 +33,10 @@ TEST(WhyNoGraphTest, LayersCommunicateOrAreTimed) {
   offloaded.transformer.recompute_granularity = RecomputeGranularity::kFull;
   EXPECT_THAT(why_no_graph(offloaded).value(), StartsWith("--checkpoint-in-cpu: "));
 
+  TrainingArgs away;
+  away.transformer.cpu_offloading_num_layers = 3;
+  EXPECT_THAT(why_no_graph(away).value(), StartsWith("--cpu-offloading-num-layers 3: "));
+
   TrainingArgs timed;
   timed.training.timing_log_level = 2;
   EXPECT_THAT(why_no_graph(timed).value(), StartsWith("--timing-log-level 2: "));

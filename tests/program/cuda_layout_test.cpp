@@ -154,6 +154,11 @@ TEST_F(CudaLayoutTest, OverlapsTrainAsOneRank) {
   expect_same(on_host, {.pp = 2, .dp = 2}, "on_host");
   expect_same(on_host, {.pp = 4, .layers_a_chunk = 1}, "on_host_interleaved");
   expect_same(on_host.with("--distribute-saved-activations"), {.tp = 2}, "parts_on_host");
+  const Flags layers_on_host =
+      flags.with("--cpu-offloading-num-layers", "3").with("--min-offloaded-tensor-size", "0");
+  expect_same(layers_on_host, {.pp = 2, .dp = 2}, "layers_on_host");
+  expect_same(layers_on_host, {.pp = 4, .layers_a_chunk = 1}, "layers_on_host_interleaved");
+  expect_same(layers_on_host, {.tp = 2, .sequence_parallel = true}, "layers_on_host_tp");
 }
 
 // Five steps of products widen the last places of gradients that were summed in another order.

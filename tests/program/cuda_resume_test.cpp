@@ -114,6 +114,24 @@ TEST_F(CudaResumeTest, InputsOnTheHostChangeNoBit) {
   EXPECT_GE(want.size(), 20U);
 }
 
+// The same of the activations of layers.
+TEST_F(CudaResumeTest, ActivationsOnTheHostChangeNoBit) {
+  const Flags flags = with_dropout(gpu_flags()).with("--bf16");
+  const auto trained = [&](const std::string& name, const Flags& more) {
+    const Outcome outcome = train(more.with("--metrics-jsonl", path(name + ".jsonl").string()));
+    EXPECT_EQ(outcome.out.find("without a CUDA graph, because of --cpu-offloading-num-layers") !=
+                  std::string::npos,
+              name != "on_device");
+    return metrics_of(path(name + ".jsonl"));
+  };
+  const std::vector<Metrics> want = trained("on_device", flags);
+  EXPECT_GE(want.size(), 20U);
+  const Flags offloaded = flags.with("--min-offloaded-tensor-size", "0");
+  for (const char* num_layers : {"1", "2"}) {
+    EXPECT_EQ(trained(num_layers, offloaded.with("--cpu-offloading-num-layers", num_layers)), want);
+  }
+}
+
 TEST_F(CudaResumeTest, EqualRunsAreIdentical) {
   const auto losses = [&] {
     std::vector<std::string> lines;

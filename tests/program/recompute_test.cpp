@@ -64,6 +64,14 @@ Words on_host(const char* method, const char* layers) {
   return words;
 }
 
+Words offloaded(const char* layers, Words words = {}) {
+  for (const char* word :
+       {"--cpu-offloading-num-layers", layers, "--min-offloaded-tensor-size", "0"}) {
+    words.emplace_back(word);
+  }
+  return words;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Ways, RecomputeTest,
     testing::Values(RecomputeCase{"uniform_1", full("uniform", "1")},
@@ -73,6 +81,9 @@ INSTANTIATE_TEST_SUITE_P(
                     RecomputeCase{"norms_and_activation", parts({"layernorm", "activation"})},
                     RecomputeCase{"norms_and_mlp", parts({"layernorm", "mlp"})},
                     RecomputeCase{"on_host", on_host("uniform", "1")},
+                    RecomputeCase{"layers_on_host", offloaded("4")},
+                    RecomputeCase{"layers_on_host_beside_parts",
+                                  offloaded("3", parts({"layernorm", "mlp"}))},
                     RecomputeCase{"selective", {"--recompute-activations"}}),
     [](const auto& one) { return one.param.name; });
 

@@ -153,6 +153,15 @@ inline RankResults train(const FlagWords& model, const LayoutFlags& layout, int 
   return results;
 }
 
+inline void expect_identical_results(const RankResults& got, const RankResults& want) {
+  for (size_t rank = 0; rank < got.size(); ++rank) {
+    for (size_t i = 0; i < got[rank].size(); ++i) {
+      EXPECT_EQ(got[rank][i].losses, want[rank][i].losses) << "rank " << rank;
+      EXPECT_EQ(got[rank][i].grad_norm, want[rank][i].grad_norm) << "rank " << rank;
+    }
+  }
+}
+
 inline void expect_equal_results(const RankResults& got, const std::vector<IterationResult>& want,
                                  size_t first = 0) {
   for (const std::vector<IterationResult>& of_rank : got) {

@@ -23,15 +23,6 @@ LayoutFlags with_weight_passes(LayoutFlags layout) {
   return layout;
 }
 
-void expect_identical_results(const RankResults& got, const RankResults& want) {
-  for (size_t rank = 0; rank < got.size(); ++rank) {
-    for (size_t i = 0; i < got[rank].size(); ++i) {
-      EXPECT_EQ(got[rank][i].losses, want[rank][i].losses) << "rank " << rank;
-      EXPECT_EQ(got[rank][i].grad_norm, want[rank][i].grad_norm) << "rank " << rank;
-    }
-  }
-}
-
 void expect_the_bits_of_1f1b(const FlagWords& model, const LayoutFlags& layout) {
   SCOPED_TRACE(layout.text());
   const RankResults want = train(model, layout, kIterations);

@@ -149,6 +149,9 @@ TEST(ResolveTest, InputsOnTheHostAreThoseOfFullRecomputation) {
   EXPECT_THAT(
       parsed("--checkpoint-in-cpu --recompute-activations").warnings,
       ElementsAre("--checkpoint-in-cpu has no effect without --recompute-granularity full"));
+  EXPECT_THAT(parsed("--min-offloaded-tensor-size 9").warnings,
+              ElementsAre("--min-offloaded-tensor-size has no effect without "
+                          "--cpu-offloading-num-layers"));
   const TrainingArgs full = parsed("--checkpoint-in-cpu --checkpoint-activations");
   EXPECT_TRUE(full.transformer.stores_inputs_on_host());
   for (const std::string& warning : full.warnings) {

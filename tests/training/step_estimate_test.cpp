@@ -116,6 +116,28 @@ TEST(StepEstimateTest, CopiesToTheHostAreHiddenBehindLargeLayers) {
   EXPECT_NEAR(recompute(128, true).recompute, small.recompute + waits, 1e-12);
 }
 
+// The same of the activations of three of four layers; with heads of 64 and MLPs of 4h, 16 numbers
+// for each of the hidden size.
+TEST(StepEstimateTest, LayersWaitForCopiesOfTheirActivations) {
+  TransformerConfig config;
+  config.num_layers = 4;
+  config.hidden_size = 512;
+  config.num_attention_heads = 8;
+  config.seq_length = config.max_position_embeddings = 128;
+  config.params_dtype = DType::kBFloat16;
+  config = resolved(config);
+  config.padded_vocab_size = 128;
+  const auto estimate = [&] {
+    return estimated_step(config, {}, 4, 8, {}, DeviceType::kCuda, 1e12);
+  };
+  const StepEstimate plain = estimate();
+  config.cpu_offloading_num_layers = 3;
+  const double copies = 3 * 16 * 512 * 2 * 4096 / 50e9;
+  const double forward = 0.75 * (plain.linear + plain.attention + plain.elementwise) / 3;
+  EXPECT_GT(copies, 2 * forward);
+  EXPECT_NEAR(estimate().recompute, 2 * copies - 3 * forward, 1e-12);
+}
+
 TEST(StepEstimateTest, DocumentsTakeOwnKernels) {
   TransformerConfig config;
   config.num_layers = 2;

@@ -11,6 +11,7 @@ namespace megatron {
 namespace {
 
 constexpr StackSlice kWhole = {.first_layer = 0, .num_layers = 2};
+constexpr StackSlice kThree = {.first_layer = 0, .num_layers = 3};
 constexpr Tolerance kClose = {1e-5, 1e-5};
 
 struct Variant {
@@ -218,6 +219,47 @@ TEST_P(RecomputedBlockTest, InputsOnTheHostChangeNoBit) {
   const MemoryStats stats = on_host.host_store()->stats();
   EXPECT_EQ(stats.allocated_bytes, 0);
   EXPECT_EQ(stats.peak_allocated_bytes, 2 * kLength * kBatch * c.hidden_size * 4);
+}
+
+// Activations that wait in host memory are the same activations, beside parts that are computed
+// again, too.
+TEST_P(RecomputedBlockTest, ActivationsOnTheHostChangeNoBit) {
+  TransformerConfig c = config_of(GetParam());
+  const TransformerBlock on_device(c, GetParam().stack, kThree, {}, Stream{});
+  EXPECT_EQ(on_device.activation_store(), nullptr);
+  initialize(on_device, 5);
+  const Pass want(GetParam(), on_device, {}, c.hidden_size);
+  c.min_offloaded_tensor_size = 0;
+  for (const std::vector<std::string>& again :
+       {std::vector<std::string>{}, {"layernorm", "activation"}, {"layernorm", "mlp"}}) {
+    int64_t least_on_host = 0;
+    for (const int64_t num_layers : {1, 2, 3}) {
+      c.cpu_offloading_num_layers = num_layers;
+      c.recompute_granularity =
+          again.empty() ? RecomputeGranularity::kNone : RecomputeGranularity::kSelective;
+      c.recompute_modules = again;
+      const TransformerBlock on_host(c, GetParam().stack, kThree, {}, Stream{});
+      initialize(on_host, 5);
+      const Pass got(GetParam(), on_host, {}, c.hidden_size);
+      expect_identical(got.y.data(), want.y.data());
+      expect_identical(got.x.grad(), want.x.grad());
+      if (want.encoder_output.defined()) {
+        expect_identical(got.encoder_output.grad(), want.encoder_output.grad());
+      }
+      if (want.relative_bias.defined()) {
+        expect_identical(got.relative_bias.grad(), want.relative_bias.grad());
+      }
+      const std::vector<Parameter> parameters = named_parameters(on_host);
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        expect_identical(parameters[i].variable.grad(),
+                         named_parameters(on_device)[i].variable.grad(), parameters[i].name);
+      }
+      const MemoryStats stats = on_host.activation_store()->stats();
+      EXPECT_EQ(stats.allocated_bytes, 0);
+      EXPECT_GT(stats.peak_allocated_bytes, least_on_host);
+      least_on_host = stats.peak_allocated_bytes;
+    }
+  }
 }
 
 // The sites of the dropouts of stacks differ by name, and those of GPT are fixed: a resumed run

@@ -90,6 +90,30 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("recompute_num_layers")
       .is_listed = false;
 
+  flags
+      .add("--cpu-offloading-num-layers", transformer.cpu_offloading_num_layers,
+           "Keep the activations of so many layers, the first of each stage, in host memory from "
+           "their forward to their backward pass.")
+      .is_listed = false;
+  flags
+      .add("--min-offloaded-tensor-size", transformer.min_offloaded_tensor_size,
+           "Elements of the smallest tensor that --cpu-offloading-num-layers offloads.")
+      .is_listed = false;
+  flags.add_later_entry("--cpu-offloading-retain-pinned-cpu-buffers", T::kSwitch, other, false,
+                        "Pinned memory is always reused.");
+  flags.add_later_entry(
+      "--fine-grained-activation-offloading", T::kSwitch, other, false,
+      "Offload the inputs of --offload-modules.",
+      "offloading of single modules (--cpu-offloading-num-layers is of whole layers)");
+  flags.add_later_entry("--offload-modules", T::kTexts, other, std::vector<std::string>{},
+                        "Modules of --fine-grained-activation-offloading.");
+  flags.add_later_entry("--delay-offload-until-cuda-graph", T::kSwitch, other, false,
+                        "Detail of --fine-grained-activation-offloading.");
+  flags.add_later_entry("--delta-offload-bytes-across-pp-ranks", T::kInt, other, int64_t{0},
+                        "Detail of --fine-grained-activation-offloading.");
+  flags.add_later_entry("--activation-offload-fraction", T::kFloat, other, 1.0,
+                        "Detail of --fine-grained-activation-offloading.");
+
   flags.add_choice("--optimizer", args.optimizer.optimizer,
                    {{"adam", OptimizerKind::kAdam},
                     {"sgd", OptimizerKind::kSgd},

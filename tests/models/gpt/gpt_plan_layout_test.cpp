@@ -160,6 +160,33 @@ TEST_F(GptPlanLayoutTest, InputsOnTheHostLeaveTwoOnTheDevice) {
   EXPECT_EQ(planned(0).second, 2 * (8 + 4));
 }
 
+// In the same unit, of which a layer saves 16: two of its norms' inputs, two of their outputs,
+// queries, keys and values, what attention computes, and four times two of the MLP. The input of
+// the first layer and the second norm's input of the last one stay, and small tensors.
+TEST_F(GptPlanLayoutTest, LayersOnTheHostLeaveTwoOnTheDevice) {
+  constexpr int64_t kInput = int64_t{16} * 1024 * 1024 * 2;
+  config_.padded_vocab_size = 8192;  // the peak is in a layer
+  const auto planned = [&](int64_t stage, int64_t num_layers) {
+    config_.cpu_offloading_num_layers = 0;
+    const int64_t before = activations(plan(stage));
+    EXPECT_EQ(plan(stage).host_bytes(), 0);
+    config_.cpu_offloading_num_layers = num_layers;
+    return std::pair{(before - activations(plan(stage))) / kInput,
+                     plan(stage).host_bytes() / kInput};
+  };
+  using FreedAndHeld = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(planned(0, 12), FreedAndHeld(12 * 16 - 2, 12 * 16 - 2));
+  // The last layer stays, and at the peak the one before is on its way back.
+  const FreedAndHeld all = planned(0, 16);
+  EXPECT_GE(all.first, 14 * 16 - 2);
+  EXPECT_LT(all.first, 15 * 16 - 2);
+  EXPECT_EQ(all.second, 16 * 16 - 2);
+  // Stages of 4 layers: 4 microbatches on the first, and one on the last.
+  parallel_.pipeline_model_parallel_size = 4;
+  EXPECT_EQ(planned(0, 3).second, 4 * (3 * 16 - 2));
+  EXPECT_EQ(planned(3, 3).second, 3 * 16 - 2);
+}
+
 TEST_F(GptPlanLayoutTest, InterleavingHoldsMoreOnTheFirstStage) {
   parallel_.pipeline_model_parallel_size = 4;
   parallel_.num_layers_per_virtual_pipeline_stage = 2;

@@ -196,6 +196,33 @@ const GptPlanVariant kGptPlanVariants[] = {
        c.checkpoint_in_cpu = true;
        c.padded_vocab_size = 32;
      }},
+    {"offloaded_2", [](TransformerConfig& c) { offload(c, 2); }},
+    {"offloaded_all",
+     [](TransformerConfig& c) {
+       offload(c, 4);
+       c.hidden_dropout = 0.1;
+     }},
+    {"offloaded_llama_bf16",
+     [](TransformerConfig& c) {
+       make_llama(c);
+       c.params_dtype = DType::kBFloat16;
+       offload(c, 3);
+     }},
+    {"offloaded_parts",
+     [](TransformerConfig& c) {
+       recompute(c, {"layernorm", "mlp"});
+       offload(c, 3);
+     }},
+    {"offloaded_large_ones",
+     [](TransformerConfig& c) {
+       offload(c, 3);
+       c.min_offloaded_tensor_size = 3 * 2 * c.seq_length * c.hidden_size;
+     }},
+    {"offloaded_experts",
+     [](TransformerConfig& c) {
+       make_experts(c);
+       offload(c, 3);
+     }},
     {"full_block_llama",
      [](TransformerConfig& c) {
        make_llama(c);

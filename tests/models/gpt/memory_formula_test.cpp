@@ -272,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(Stages, DividedBytesTest,
                                   std::to_string(std::get<2>(param.param));
                          });
 
-enum class Recompute { kNone, kSelective, kFull, kFullDistributed };
+enum class Recompute { kNone, kSelective, kFull, kFullDistributed, kOffloaded };
 
 struct Kept {
   int tp;
@@ -281,7 +281,7 @@ struct Kept {
   bool tp_comm_overlap = false;
 };
 std::string name_of(const Kept& kept) {
-  constexpr const char* kNames[] = {"none", "selective", "full", "full_distributed"};
+  constexpr const char* kNames[] = {"none", "selective", "full", "full_distributed", "offloaded"};
   return "tp" + std::to_string(kept.tp) + (kept.sequence_parallel ? "_sp_" : "_") +
          kNames[static_cast<size_t>(kept.recompute)] + (kept.tp_comm_overlap ? "_overlap" : "");
 }
@@ -304,6 +304,8 @@ LayerBytes layer_bytes(const TransformerConfig& c, const Kept& kept) {
       return {2 / sp, 2 / sp};
     case Recompute::kFullDistributed:
       return {2 / t, 2 / t};
+    case Recompute::kOffloaded:
+      return {0, 0};
     default:
       break;
   }
@@ -326,6 +328,9 @@ TEST_P(LayerBytesTest, AreThoseOfTheFormula) {
     TransformerConfig c = memory_formula_config_of(DType::kBFloat16, num_layers);
     if (kept.recompute == Recompute::kSelective) {
       c.recompute_granularity = RecomputeGranularity::kSelective;
+    } else if (kept.recompute == Recompute::kOffloaded) {
+      c.cpu_offloading_num_layers = num_layers;
+      c.min_offloaded_tensor_size = 0;
     } else if (kept.recompute != Recompute::kNone) {
       c.recompute_granularity = RecomputeGranularity::kFull;
       c.recompute_method = RecomputeMethod::kUniform;
@@ -360,7 +365,8 @@ TEST_P(LayerBytesTest, AreThoseOfTheFormula) {
     };
     const TransformerConfig c = config_with(1);
     const auto unit = static_cast<double>(c.seq_length * kMemoryFormulaMicroBatch * c.hidden_size);
-    const double took = (held(3) - held(1)) / 2 / unit;
+    // An offloaded last layer stays, with its input, which the first one does not own.
+    const double took = (held(4) - held(2)) / 2 / unit;
     const LayerBytes want = layer_bytes(c, kept);
     EXPECT_NEAR(took, want.ours, 0.05 * want.ours);
     EXPECT_LE(took, 1.05 * want.theirs);
@@ -373,7 +379,7 @@ std::vector<Kept> all_kept() {
     for (const bool sp : {false, true}) {
       if (sp && tp == 1) continue;
       for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull,
-                                        Recompute::kFullDistributed}) {
+                                        Recompute::kFullDistributed, Recompute::kOffloaded}) {
         if (recompute == Recompute::kFullDistributed && (sp || tp == 1)) continue;
         all.push_back({tp, sp, recompute});
         if (tp > 1) all.push_back({tp, sp, recompute, true});

@@ -30,4 +30,11 @@ inline void recompute(TransformerConfig& c, RecomputeMethod method, int64_t num_
   c.recompute_num_layers = num_layers;
 }
 
+// The peak is in a layer.
+inline void offload(TransformerConfig& c, int64_t num_layers) {
+  c.cpu_offloading_num_layers = num_layers;
+  c.min_offloaded_tensor_size = 0;
+  c.padded_vocab_size = 32;
+}
+
 }  // namespace megatron
