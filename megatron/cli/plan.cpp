@@ -229,10 +229,15 @@ int64_t tokens_per_sample(const TransformerConfig& c) {
 double gibibytes_of(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 std::vector<std::pair<const char*, double>> times_of(const StepEstimate& time) {
-  return {{"linear layers", time.linear},    {"output layer", time.head},
-          {"attention", time.attention},     {"elementwise", time.elementwise},
-          {"recomputation", time.recompute}, {"optimizer", time.optimizer},
-          {"pipeline bubble", time.bubble},  {"exposed communication", time.communication}};
+  return {{"linear layers", time.linear},
+          {"output layer", time.head},
+          {"attention", time.attention},
+          {"elementwise", time.elementwise},
+          {"recomputation", time.recompute},
+          {"copies to the host", time.host_copies},
+          {"optimizer", time.optimizer},
+          {"pipeline bubble", time.bubble},
+          {"exposed communication", time.communication}};
 }
 
 void print_run(const Plan& plan) {

@@ -339,8 +339,8 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.recompute = step.recompute * all * work.layers +
                    recomputed_part(config, parallel) * (step.linear + step.attention) / 3;
   if (!is_cpu) {
-    step.recompute += waiting_copies(config, parallel, work.layers * all, step);
-    step.recompute += waiting_activations(config, parallel, work.layers * all, step);
+    step.host_copies = waiting_copies(config, parallel, work.layers * all, step) +
+                       waiting_activations(config, parallel, work.layers * all, step);
     step.recompute += transposes_on_gpu(config, parallel, gpu) * work.layers *
                       static_cast<double>(num_microbatches);
   }

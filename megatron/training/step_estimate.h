@@ -17,13 +17,15 @@ struct StepEstimate {
   double head = 0;         // output layer
   double attention = 0;    // scores and weighted sums
   double elementwise = 0;  // norms, residuals, loss: memory traffic
-  double recompute = 0;    // repeated forward passes, and waiting for copies to the host
+  double recompute = 0;    // repeated forward passes
+  double host_copies = 0;  // waiting for activations on their way to the host and back
   double optimizer = 0;
   double bubble = 0;         // waiting for other pipeline stages
   double communication = 0;  // not overlapped, and the cost of overlapping
 
   double total() const {
-    return linear + head + attention + elementwise + recompute + optimizer + bubble + communication;
+    return linear + head + attention + elementwise + recompute + host_copies + optimizer + bubble +
+           communication;
   }
 };
 

@@ -426,6 +426,7 @@ constexpr RanksVariant kRanksVariants[] = {
        c.distribute_saved_activations = true;
        c.checkpoint_in_cpu = true;
      }},
+    {"offloaded", true, false, [](TransformerConfig& c) { offload(c, 3); }},
     {"qk_layernorm", true, false,
      [](TransformerConfig& c) {
        c.qk_layernorm = true;
