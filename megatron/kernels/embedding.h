@@ -26,7 +26,9 @@ void embedding_forward(TensorView y, ConstView word, ConstView ids, int64_t firs
 //   ids     [b, s]     in      int64; ids outside the table are skipped
 //   order   [b * s]    in      int64: positions in ids, sorted by id, equal ids by position
 //
-// fp32 sums in the order of `order`, rounded once per id. Rows without an id are not touched.
+// Sums in fp32: of kRowsOfSum rows of an id at a time, and of these sums, both in the order of
+// `order`, rounded once per id. Rows without an id are not touched.
+inline constexpr int64_t kRowsOfSum = 256;
 void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstView order,
                         int64_t first_row, Stream stream);
 

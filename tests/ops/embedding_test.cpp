@@ -45,7 +45,8 @@ TEST(EmbeddingTest, FollowsItsDefinition) {
   for (const bool with_positions : {false, true}) {
     check(embedding_make_case(2, 3, 4, with_positions));
     check(embedding_make_case(1, 1, 1, with_positions));
-    check(embedding_make_case(3, 9, 5, with_positions));  // every row several times
+    check(embedding_make_case(3, 9, 5, with_positions));    // every row several times
+    check(embedding_make_case(40, 60, 2, with_positions));  // more often than one sum has rows
   }
 }
 

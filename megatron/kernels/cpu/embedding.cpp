@@ -76,12 +76,18 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
     for (int64_t i = 0; i < count;) {
       const int64_t id = tokens[sorted[i]];
       Tile sums{};
-      for (; i < count && tokens[sorted[i]] == id; ++i) {
-        const int64_t row =
-            sorted[i] % length * batch + sorted[i] / length;  // from [b, s] to [s, b]
-        const float* from = grads.read(row * cols + at, n, dy_buffer);
+      while (i < count && tokens[sorted[i]] == id) {
+        const int64_t end = std::min(i + kRowsOfSum, count);
+        Tile part{};
+        for (; i < end && tokens[sorted[i]] == id; ++i) {
+          const int64_t row =
+              sorted[i] % length * batch + sorted[i] / length;  // from [b, s] to [s, b]
+          const float* from = grads.read(row * cols + at, n, dy_buffer);
 #pragma omp simd
-        for (int64_t k = 0; k < n; ++k) sums.values[k] += from[k];
+          for (int64_t k = 0; k < n; ++k) part.values[k] += from[k];
+        }
+#pragma omp simd
+        for (int64_t k = 0; k < n; ++k) sums.values[k] += part.values[k];
       }
       const int64_t row = id - first_row;
       if (row >= 0 && row < dtable.size(0)) table.accumulate(row * cols + at, n, sums, 1.0f);

@@ -43,57 +43,102 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kWarps = 8;     // entries of `order` per block
 constexpr int kUnrolled = 8;  // rows of dy loaded at once
+static_assert(kRowsOfSum % kUnrolled == 0 && kRowsOfSum >= kWarps);
+
+// The rows of dy that add up to rows of a table's gradient, and this thread's columns.
+struct RowSums {
+  Source dy;
+  const int64_t* ids;
+  const int64_t* order;
+  int64_t count;
+  uint32_t batch;
+  uint32_t length;
+  int64_t cols;
+  int64_t column = 0;
+  int n = 0;  // columns; at most 0: none
+
+  __device__ bool has(int64_t id, int64_t entry) const {
+    return entry < count && ids[order[entry]] == id;
+  }
+  // The sum of an id's rows among kRowsOfSum entries.
+  __device__ Floats sum(int64_t id, int64_t begin) const {
+    Floats sums{};
+    for (int64_t first = begin; first < begin + kRowsOfSum; first += kUnrolled) {
+      int64_t indices[kUnrolled];
+      bool is_same[kUnrolled];
+      Words raw[kUnrolled];
+#pragma unroll
+      for (int j = 0; j < kUnrolled; ++j) indices[j] = first + j < count ? order[first + j] : -1;
+#pragma unroll
+      for (int j = 0; j < kUnrolled; ++j) is_same[j] = indices[j] >= 0 && ids[indices[j]] == id;
+#pragma unroll
+      for (int j = 0; j < kUnrolled; ++j) {
+        if (!is_same[j]) continue;
+        const auto index = static_cast<uint32_t>(indices[j]);
+        const int64_t from = index % length * batch + index / length;  // from [b, s] to [s, b]
+        raw[j] = dy.fetch(from * cols + column, n);
+      }
+#pragma unroll
+      for (int j = 0; j < kUnrolled; ++j) {
+        if (is_same[j]) add(sums, dy.floats(raw[j]));
+      }
+      if (!is_same[kUnrolled - 1]) break;
+    }
+    return sums;
+  }
+  static __device__ void add(Floats& sums, const Floats& more) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sums.values[i] += more.values[i];
+  }
+};
 
 // Each warp handles one entry of `order`. At the first entry of an id it sums all rows of it, a
-// pack of columns per lane, in order: the sums are bit-equal to the CPU's.
+// pack of columns per lane. If there are more than kRowsOfSum, as of the frequent ids of a text,
+// all warps of the block sum some and this one adds up the sums, in order: they are bit-equal to
+// the CPU's.
 __global__ void __launch_bounds__(32 * kWarps)
-    backward_kernel(Sink dtable, Source dy, const int64_t* ids, const int64_t* order, int64_t count,
-                    int64_t batch, int64_t length, int64_t first_row, int64_t num_rows,
-                    int64_t cols) {
+    backward_kernel(Sink dtable, RowSums rows, int64_t first_row, int64_t num_rows) {
+  __shared__ int64_t long_entry;  // the first of an id with more rows; only one begins in a block
+  __shared__ Floats parts[kWarps][32];
+  const bool is_first_thread = threadIdx.x == 0 && threadIdx.y == 0;
+  if (is_first_thread) long_entry = -1;
+  __syncthreads();
+
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
-  if (begin >= count) return;
-  const int64_t id = ids[order[begin]];
-  if (begin > 0 && ids[order[begin - 1]] == id) return;
+  rows.column = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x) * kVector;
+  const int64_t left = rows.cols - rows.column;
+  rows.n = left < kVector ? static_cast<int>(left) : kVector;
+  const int64_t id = begin < rows.count ? rows.ids[rows.order[begin]] : -1;
   const int64_t row = id - first_row;
-  if (row < 0 || row >= num_rows) return;
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * 32 + threadIdx.x) * kVector;
-  const int64_t left = cols - column;
-  if (left <= 0) return;
-  const int n = left < kVector ? static_cast<int>(left) : kVector;
-
+  const bool is_here =
+      begin < rows.count && row >= 0 && row < num_rows && (begin == 0 || !rows.has(id, begin - 1));
   Floats sums{};
-  for (int64_t first = begin; first < count; first += kUnrolled) {
-    int64_t indices[kUnrolled];
-    bool is_same[kUnrolled];
-    Words raw[kUnrolled];
-#pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) indices[j] = first + j < count ? order[first + j] : -1;
-#pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) is_same[j] = indices[j] >= 0 && ids[indices[j]] == id;
-#pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) {
-      if (!is_same[j]) continue;
-      const auto index = static_cast<uint32_t>(indices[j]);
-      const auto width = static_cast<uint32_t>(length);
-      const int64_t from = index % width * batch + index / width;  // from [b, s] to [s, b]
-      raw[j] = dy.fetch(from * cols + column, n);
-    }
-#pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) {
-      if (!is_same[j]) continue;
-      const Floats d = dy.floats(raw[j]);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) sums.values[i] += d.values[i];
-    }
-    if (!is_same[kUnrolled - 1]) break;
+  if (is_here) {
+    if (rows.n > 0) sums = rows.sum(id, begin);
+    if (threadIdx.x == 0 && rows.has(id, begin + kRowsOfSum)) long_entry = begin;
   }
+  __syncthreads();
 
-  const int64_t to = row * cols + column;
+  if (long_entry >= 0) {
+    const int64_t long_id = rows.ids[rows.order[long_entry]];
+    for (int64_t next = long_entry + kRowsOfSum;; next += kWarps * kRowsOfSum) {
+      const int64_t mine = next + threadIdx.y * kRowsOfSum;
+      const bool has_part = rows.has(long_id, mine);
+      if (has_part && rows.n > 0) parts[threadIdx.y][threadIdx.x] = rows.sum(long_id, mine);
+      const int num_parts = __syncthreads_count(has_part && threadIdx.x == 0);
+      if (begin == long_entry) {
+        for (int part = 0; part < num_parts; ++part) RowSums::add(sums, parts[part][threadIdx.x]);
+      }
+      if (num_parts < kWarps) break;
+      __syncthreads();
+    }
+  }
+  if (!is_here || rows.n <= 0) return;
+
+  const int64_t to = row * rows.cols + rows.column;
   const Source before{dtable.data, dtable.dtype, dtable.is_wide};
-  const Floats old = before.read(to, n);
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) sums.values[i] += old.values[i];
-  dtable.write(to, n, sums);
+  RowSums::add(sums, before.read(to, rows.n));
+  dtable.write(to, rows.n, sums);
 }
 
 // Positions in [b, s] must fit 32 bits, because a 64-bit division costs much more.
@@ -139,9 +184,15 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
   expect_few(count);
   const dim3 grid(static_cast<unsigned>(divided_up(count, kWarps)),
                   static_cast<unsigned>(divided_up(cols, 32 * kVector)));
-  backward_kernel<<<grid, dim3(32, kWarps), 0, native(stream)>>>(
-      sink_of(dtable, cols, kWho), source_of(dy, cols, kWho), ids.as<int64_t>(),
-      order.as<int64_t>(), count, batch, length, first_row, dtable.size(0), cols);
+  const RowSums rows{.dy = source_of(dy, cols, kWho),
+                     .ids = ids.as<int64_t>(),
+                     .order = order.as<int64_t>(),
+                     .count = count,
+                     .batch = static_cast<uint32_t>(batch),
+                     .length = static_cast<uint32_t>(length),
+                     .cols = cols};
+  backward_kernel<<<grid, dim3(32, kWarps), 0, native(stream)>>>(sink_of(dtable, cols, kWho), rows,
+                                                                 first_row, dtable.size(0));
   MG_CUDA(cudaGetLastError());
 }
 

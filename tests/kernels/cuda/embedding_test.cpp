@@ -37,12 +37,15 @@ struct Case {
   }
 };
 
-// Also: one id for all, ids of other ranks on both sides, more columns than one block takes.
+// Also: one id for all, ids of other ranks on both sides, more columns than one block takes, ids
+// with more rows than one sum and than those of a block.
 const Case kCases[] = {{0, 4, 5, 5, 0, 8},
                        {1, 1, 1, 1, 0, 1},
                        {2, 3, 5, 5, 0, 3},
                        {3, 7, 4, 12, 4, 127},
                        {2, 100, 1, 1, 0, 264},
+                       {3, 200, 2, 2, 0, 40},
+                       {8, 512, 1, 1, 0, 264},
                        {2, 50, 30, 30, 0, 1'025},
                        {4, 512, 100, 300, 100, 1'024},
                        {2, 64, 1'000, 1'000, 0, 4'096}};
