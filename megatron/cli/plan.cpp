@@ -22,6 +22,7 @@
 #include "megatron/device/stream.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/source_settings.h"
+#include "megatron/models/model_chunks.h"
 #include "megatron/models/model_specs.h"
 #include "megatron/models/plan/traffic.h"
 #include "megatron/models/plan/update_work.h"
@@ -493,6 +494,7 @@ int plan(std::span<const std::string> argv) {
     problems.emplace_back(
         "--fit chooses the recomputation; remove --recompute-granularity or --fit");
   }
+  if (problems.empty()) problems = layout_problems(args.transformer, args.parallel);
   if (!problems.empty()) throw ConfigError(problems);
   for (const std::string& warning : args.warnings) warn(warning);
   find_vocabulary(args);

@@ -254,6 +254,13 @@ TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
                                  "4090, h100, h200, b200, 5090"));
 }
 
+TEST(PlanTest, RefusesStagesThatAModelCannotHave) {
+  EXPECT_THAT(message_of<ConfigError>([] {
+                planned("--workload t5-large --world-size 2 --pipeline-model-parallel-size 2");
+              }),
+              testing::HasSubstr("--pipeline-model-parallel-split-rank 0 must be at least 1"));
+}
+
 TEST(PlanTest, DrawsTheMemoryAndJudgesIt) {
   using testing::ContainsRegex;
   using testing::HasSubstr;
