@@ -193,8 +193,8 @@ Pending::~Pending() {
   if (state_ != nullptr && (state_->rest != nullptr || !state_->receives.empty())) return;
   try {
     wait();
-  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the next wait for the stream
-                                  // throws the same error
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the next wait for the stream throws
+                            // the same error
   }
 }
 
@@ -216,7 +216,8 @@ void Pending::wait(Stream later) {
   }
   cuda::wait(later.native, state->done);
   const Group group = *state->group;  // must outlive the state
-  group.device_transport(state->stream.device).pending_states().give_back(std::move(state));
+  auto& idle = group.device_transport(state->stream.device).pending_states();
+  idle.give_back(std::move(state));
 }
 
 namespace {

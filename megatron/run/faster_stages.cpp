@@ -16,7 +16,8 @@ namespace {
 constexpr double kLeastSaved = 0.01;
 
 std::string letters(char letter, int64_t count) {
-  return count > 1 ? fmt::format("{}*{}", letter, count) : std::string(count, letter);
+  return count > 1 ? fmt::format("{}*{}", letter, count)
+                   : std::string(static_cast<size_t>(count), letter);
 }
 
 // Layers of every stage with so many on the ranks, chunk by chunk. The first chunks of a rank get

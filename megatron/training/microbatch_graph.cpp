@@ -62,7 +62,7 @@ std::optional<std::string> why_no_graph(const RunConfig& config) {
         "--cpu-offloading-num-layers {}: activations are copied to the host and back",
         config.transformer.cpu_offloading_num_layers);
   }
-  if (const auto why = why_no_graph_of_experts(config)) return why;
+  if (auto why = why_no_graph_of_experts(config)) return why;
   if (config.training.curriculum.is_on()) {
     return "curriculum_learning: the lengths of sequences change";
   }

@@ -122,6 +122,7 @@ struct Difference {
 // "rank 1 (gpu7)"; hosts by rank.
 std::string named_ranks(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
   std::vector<std::string> names;
+  names.reserve(ranks.size());
   for (const int rank : ranks) {
     names.push_back(fmt::format("{} ({})", rank, hosts[static_cast<size_t>(rank)]));
   }
@@ -145,6 +146,7 @@ std::string difference_text(const Difference& difference, const std::vector<std:
                        others.size() > 1 ? "" : "s", named_ranks(most->second, hosts));
   }
   std::vector<std::string> sides;
+  sides.reserve(by_hash.size());
   for (const auto& [hash, ranks] : by_hash) sides.push_back(named_ranks(ranks, hosts));
   std::ranges::sort(sides);
   return fmt::format("{}: {} differ", difference.what, fmt::join(sides, " and "));
@@ -233,6 +235,7 @@ void expect_equal_replicas(TrainingState& state) {
   if (num_differences == 0) return;
   const std::vector<std::string> hosts = comm::gathered_texts(host_name(), parallel.world);
   std::vector<std::string> own;
+  own.reserve(differences.size());
   for (const Difference& difference : differences) {
     own.push_back(difference_text(difference, hosts));
   }

@@ -61,7 +61,7 @@ TextMicrobatch GptTask::make_batch(const SampleDataset& dataset, const SampleGro
 TextMicrobatch GptTask::part_of_batch(const GptBatch& whole, int64_t chunk, Split split) const {
   const ContextParallel& cp = parallel().context;
   std::optional<GptBatch> part;
-  if (cp.size() > 1) part = chunks_of(whole, cp.chunks(), 2 * cp.size());
+  if (cp.size() > 1) part = chunks_of(whole, cp.chunks(), int64_t{2} * cp.size());
   const GptBatch& batch = part ? *part : whole;
   const Shape shape = {batch.micro_batch_size, batch.seq_length};
   TextMicrobatch made;
@@ -71,7 +71,7 @@ TextMicrobatch GptTask::part_of_batch(const GptBatch& whole, int64_t chunk, Spli
   if (!batch.document_starts.empty()) {
     const ContextParallel ring = cp.ring();
     std::optional<GptBatch> part_of_ring;
-    if (ring.size() > 1) part_of_ring = chunks_of(whole, ring.chunks(), 2 * ring.size());
+    if (ring.size() > 1) part_of_ring = chunks_of(whole, ring.chunks(), int64_t{2} * ring.size());
     const GptBatch& seen = part_of_ring ? *part_of_ring : whole;
     input.document_starts =
         tensor_of(seen.document_starts, {seen.micro_batch_size, seen.seq_length});
@@ -106,7 +106,7 @@ void GptTask::add_future(TextMicrobatch& made, const GptBatch& whole) const {
   for (int64_t depth = 0; depth < c.mtp_num_layers; ++depth) {
     shifted = shifted_by_one(std::move(shifted));
     std::optional<GptBatch> part;
-    if (cp.size() > 1) part = chunks_of(shifted, cp.chunks(), 2 * cp.size());
+    if (cp.size() > 1) part = chunks_of(shifted, cp.chunks(), int64_t{2} * cp.size());
     const GptBatch& batch = part ? *part : shifted;
     const Shape shape = {batch.micro_batch_size, batch.seq_length};
     FutureTokens& future = made.input.future.emplace_back();

@@ -35,7 +35,7 @@ struct ChunkedAttention {
 
   ChunkedAttention(const Tensor& qkv, const AttentionOptions& options, const ContextParallel& cp);
 
-  int64_t whole() const { return 2 * cp.size() * length; }
+  int64_t whole() const { return int64_t{2} * cp.size() * length; }
   // True if scores or dropout depend on the positions of queries and keys, not only on their order.
   bool depends_on_positions() const {
     return options.document_starts.defined() || options.alibi_slopes.defined() ||

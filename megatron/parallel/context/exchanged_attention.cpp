@@ -80,6 +80,7 @@ std::vector<Piece> pieces_of(int64_t batch, const AttentionOptions& options,
 std::vector<SequenceToHeads> started(ConstView x, const std::vector<Piece>& pieces,
                                      const ContextParallel& cp, Stream stream) {
   std::vector<SequenceToHeads> arriving;
+  arriving.reserve(pieces.size());
   for (const Piece& piece : pieces) arriving.emplace_back(x, piece.exchange, cp, stream);
   return arriving;
 }

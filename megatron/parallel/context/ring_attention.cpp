@@ -115,6 +115,7 @@ class RingMessages {
   void start(const RingStep& step, const MemoryOf& memory_of) {
     for (const std::vector<RingMessage>& batch : step.batches) {
       std::vector<comm::Transfer> transfers;
+      transfers.reserve(batch.size());
       for (const RingMessage& message : batch) {
         transfers.push_back({memory_of(message), message.peer, message.is_send});
       }
