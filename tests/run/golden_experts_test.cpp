@@ -176,7 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
                     GoldenCase{"dsv3.tp2-etp1-ep2"},
                     // Not cap_probs.tp2, which differs from iteration 1 on (4.89111,
                     // there 4.89080): ties for the places of an expert are supposed, and not shown.
-                    GoldenCase{"cap_probs.ep2", 1e-6, 17}),
+                    // Those of iteration 10 end otherwise on some processors.
+                    GoldenCase{"cap_probs.ep2", 1e-6, 9}),
     [](const auto& info) {
       std::string name = info.param.name;
       std::ranges::replace_if(
