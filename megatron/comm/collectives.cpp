@@ -10,6 +10,7 @@
 #include "megatron/comm/pending_state.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
@@ -193,8 +194,9 @@ Pending::~Pending() {
   if (state_ != nullptr && (state_->rest != nullptr || !state_->receives.empty())) return;
   try {
     wait();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the next wait for the stream throws
-                            // the same error
+  } catch (const Error& error) {
+    // A destructor cannot throw. A failed device fails the next wait for the stream, too.
+    warn(error.what());
   }
 }
 

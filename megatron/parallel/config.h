@@ -23,7 +23,7 @@ struct ParallelConfig {
 
   std::vector<std::string> cp_comm_type = {"p2p"};           // p2p, all_gather, a2a or a2a+p2p
   ContextExchange context_exchange = ContextExchange::kP2p;  // resolved: that type; not a flag
-  // Of a2a+p2p: neighbours that exchange heads, and ranks of a ring. Resolved: empty otherwise.
+  // a2a+p2p: neighbours that exchange heads, then ranks in a ring. Resolved: empty without it.
   std::vector<int64_t> hierarchical_context_parallel_sizes = {};
 
   int64_t pipeline_model_parallel_split_rank = 0;     // first decoder stage of T5; 0: none

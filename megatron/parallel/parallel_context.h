@@ -53,7 +53,7 @@ struct ContextParallel {
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }
-  // Those between which heads are exchanged, and those among which a sequence is divided then.
+  // The all-to-all group of this rank, and the ranks that divide each sequence after it.
   ContextParallel heads() const;
   ContextParallel ring() const;
   // This rank's chunks, of 2 size.

@@ -7,7 +7,8 @@
 namespace megatron {
 namespace {
 
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): each rank is a thread
+// The list of this thread, as grad_enabled() is a mode of this thread: ranks are threads.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): no caller could pass it
 thread_local NewTensors* innermost = nullptr;
 
 }  // namespace

@@ -154,7 +154,7 @@ TEST_F(ActivationStoreTest, SmallOnesAndConstantsStay) {
   EXPECT_TRUE(parameter.has_memory());
 }
 
-// What is read or written while it leaves, or away, during the forward pass stays on the device.
+// A tensor that the forward pass reads or writes while it leaves, or away, stays on the device.
 TEST_F(ActivationStoreTest, AccessInTheForwardPassTakesOneTensorBack) {
   ActivationStore::Pass pass = store_->new_pass();
   std::vector<Tensor> saved;
@@ -199,7 +199,9 @@ TEST_F(ActivationStoreTest, MemoryThatIsWrittenInTheBackwardPassDoesNotLeave) {
 
 // A view that outlives its part reads NaNs, where the host can look.
 TEST_F(ActivationStoreTest, AStaleViewShows) {
-  if (!stream_under_test().device.has_host_memory()) GTEST_SKIP() << "memory of the host only";
+  if (!stream_under_test().device.has_host_memory()) {
+    GTEST_SKIP() << "reads memory after its release, which only the CPU's allocator allows";
+  }
   ActivationStore::Pass pass = store_->new_pass();
   Tensor saved;
   const float* stale = nullptr;

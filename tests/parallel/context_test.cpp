@@ -199,8 +199,8 @@ TEST_P(ContextAttentionTest, RoundsAboutAsOftenAsOneRank) {
   });
 }
 
-// Of eight ranks, 0 to 3 and 4 to 7 exchange heads, and each is in a ring with the rank of the same
-// place among the others: together four neighbours have two adjacent runs of chunks.
+// Ranks 0 to 3 and 4 to 7 exchange heads, and each is in a ring with the rank of the same place
+// among the others: together four neighbours have two adjacent runs of chunks.
 TEST(ContextLevelsTest, NeighboursExchangeHeads) {
   const Spread spread{8, ContextExchange::kAllToAll, 4};
   comm::run_ranks(spread.ranks, [&](const comm::Group& world) {

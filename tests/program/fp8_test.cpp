@@ -133,7 +133,8 @@ TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
   EXPECT_EQ(count, 4 * 4 * 2) << "scales and history of four linear layers in four layers";
 }
 
-// What reads the model of a training in FP8 computes in the model's dtype, whatever the format.
+// Inference and conversion of an FP8 training's checkpoint compute in the model's dtype, in each
+// format.
 TEST_F(Fp8Test, AnyFormatHoldsTheModel) {
   const Flags flags =
       in_fp8(golden_flags()).with("--bf16").with("--train-iters", "2").with("--save-interval", "2");

@@ -54,6 +54,26 @@ class LayoutTest : public ProgramTest {
     }
   }
 
+  // The flags of a run that saves iteration 10 and ends.
+  static Flags until_ten(const Flags& flags, const std::string& save) {
+    return flags.with("--save", save).with("--save-interval", "10").with("--exit-interval", "10");
+  }
+
+  // The whole golden run, GPT and Llama style, with evaluations.
+  void expect_trains_as_one_rank(const std::vector<Layout>& layouts) {
+    for (const bool is_llama_style : {false, true}) {
+      const Flags flags =
+          model(is_llama_style).with("--eval-interval", "8").with("--eval-iters", "2");
+      const std::string style = is_llama_style ? "llama_" : "gpt_";
+      const std::vector<Metrics> want = trained(flags, {}, style + "one");
+      ASSERT_GE(want.size(), 20u);
+      for (const Layout& layout : layouts) {
+        const std::string name = style + name_of(layout);
+        expect_equal(trained(flags, layout, name), want, name);
+      }
+    }
+  }
+
   static void expect_equal(const std::vector<Metrics>& got, const std::vector<Metrics>& want,
                            const std::string& name) {
     ASSERT_EQ(got.size(), want.size()) << name;

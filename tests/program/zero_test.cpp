@@ -20,10 +20,6 @@ class ZeroTest : public LayoutTest {
             {.tp = 2, .dp = 2, .zero_stage = stage},
             {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = stage}};
   }
-  // The flags of a run that saves iteration 10 and ends.
-  static Flags until_ten(const Flags& flags, const std::string& save) {
-    return flags.with("--save", save).with("--save-interval", "10").with("--exit-interval", "10");
-  }
   // A run that saves iteration 10, ends, and goes on from it.
   std::vector<Metrics> trained_with_a_stop(const Flags& flags, const std::string& save) {
     std::vector<Metrics> lines = trained(until_ten(flags, save), {}, "begun");
@@ -40,22 +36,12 @@ class ZeroTest : public LayoutTest {
 };
 
 TEST_F(ZeroTest, EveryStageTrainsAsOneRank) {
-  for (const bool is_llama_style : {false, true}) {
-    const Flags flags =
-        model(is_llama_style).with("--eval-interval", "8").with("--eval-iters", "2");
-    const std::string style = is_llama_style ? "llama_" : "gpt_";
-    const std::vector<Metrics> want = trained(flags, {}, style + "one");
-    ASSERT_GE(want.size(), 20u);
-    for (const int stage : {2, 3}) {
-      for (const Layout& layout : zero_layouts(stage)) {
-        const std::string name = style + name_of(layout);
-        expect_equal(trained(flags, layout, name), want, name);
-      }
-      const Layout sequences{.dp = 2, .cp = 2, .zero_stage = stage};
-      const std::string name = style + name_of(sequences);
-      expect_equal(trained(flags, sequences, name), want, name);
-    }
+  std::vector<Layout> layouts;
+  for (const int stage : {2, 3}) {
+    for (const Layout& layout : zero_layouts(stage)) layouts.push_back(layout);
+    layouts.push_back({.dp = 2, .cp = 2, .zero_stage = stage});
   }
+  expect_trains_as_one_rank(layouts);
 }
 
 TEST_F(ZeroTest, RecomputationTrainsAsOneRank) {

@@ -168,6 +168,25 @@ TEST_P(RecomputedBlockTest, ComputesTheSame) {
 INSTANTIATE_TEST_SUITE_P(Variants, RecomputedBlockTest, testing::ValuesIn(kVariants),
                          [](const auto& one) { return std::string(one.param.name); });
 
+// The passes of two blocks have the same bits, and so have the gradients of their parameters.
+void expect_same_bits(const Pass& got, const TransformerBlock& block, const Pass& want,
+                      const TransformerBlock& plain) {
+  expect_identical(got.y.data(), want.y.data());
+  expect_identical(got.x.grad(), want.x.grad());
+  if (want.encoder_output.defined()) {
+    expect_identical(got.encoder_output.grad(), want.encoder_output.grad());
+  }
+  if (want.relative_bias.defined()) {
+    expect_identical(got.relative_bias.grad(), want.relative_bias.grad());
+  }
+  const std::vector<Parameter> wanted = named_parameters(plain);
+  const std::vector<Parameter> parameters = named_parameters(block);
+  ASSERT_EQ(parameters.size(), wanted.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    expect_identical(parameters[i].variable.grad(), wanted[i].variable.grad(), parameters[i].name);
+  }
+}
+
 TEST_P(RecomputedBlockTest, PartsChangeNoBit) {
   TransformerConfig c = config_of(GetParam());
   const TransformerBlock plain(c, GetParam().stack, kWhole, {}, Stream{});
@@ -179,20 +198,7 @@ TEST_P(RecomputedBlockTest, PartsChangeNoBit) {
     const TransformerBlock block(c, GetParam().stack, kWhole, {}, Stream{});
     initialize(block, 5);
     const Pass got(GetParam(), block, {}, c.hidden_size);
-    expect_identical(got.y.data(), want.y.data());
-    expect_identical(got.x.grad(), want.x.grad());
-    if (want.encoder_output.defined()) {
-      expect_identical(got.encoder_output.grad(), want.encoder_output.grad());
-    }
-    if (want.relative_bias.defined()) {
-      expect_identical(got.relative_bias.grad(), want.relative_bias.grad());
-    }
-    const std::vector<Parameter> wanted = named_parameters(plain);
-    const std::vector<Parameter> parameters = named_parameters(block);
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      expect_identical(parameters[i].variable.grad(), wanted[i].variable.grad(),
-                       parameters[i].name);
-    }
+    expect_same_bits(got, block, want, plain);
   }
 }
 
@@ -241,19 +247,7 @@ TEST_P(RecomputedBlockTest, ActivationsOnTheHostChangeNoBit) {
       const TransformerBlock on_host(c, GetParam().stack, kThree, {}, Stream{});
       initialize(on_host, 5);
       const Pass got(GetParam(), on_host, {}, c.hidden_size);
-      expect_identical(got.y.data(), want.y.data());
-      expect_identical(got.x.grad(), want.x.grad());
-      if (want.encoder_output.defined()) {
-        expect_identical(got.encoder_output.grad(), want.encoder_output.grad());
-      }
-      if (want.relative_bias.defined()) {
-        expect_identical(got.relative_bias.grad(), want.relative_bias.grad());
-      }
-      const std::vector<Parameter> parameters = named_parameters(on_host);
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        expect_identical(parameters[i].variable.grad(),
-                         named_parameters(on_device)[i].variable.grad(), parameters[i].name);
-      }
+      expect_same_bits(got, on_host, want, on_device);
       const MemoryStats stats = on_host.activation_store()->stats();
       EXPECT_EQ(stats.allocated_bytes, 0);
       EXPECT_GT(stats.peak_allocated_bytes, least_on_host);

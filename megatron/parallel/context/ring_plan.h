@@ -73,10 +73,11 @@ struct RingCall {
   int64_t half = 0, num_halves = 2;
 };
 
-// Of a chunk of queries and one of keys: 1 is the work of all heads.
+// The work of a call, in units of one chunk of queries on one of keys, all heads.
 double num_pairs(const RingPart& part);
 
-// What a rank does at once. Calls are of one block and of one half.
+// A step of the schedule of a rank: messages and the calls beside them. Its calls have one block
+// and one half.
 struct RingStep {
   std::vector<std::vector<RingMessage>> batches = {};  // of messages, started before the calls
   std::vector<RingCall> calls = {};

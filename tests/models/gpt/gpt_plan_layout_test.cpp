@@ -394,7 +394,8 @@ TEST_F(GptPlanLayoutTest, ContextParallelTrafficIsThatOfTheExchange) {
   parallel_.context_exchange = ContextExchange::kAllToAll;
   EXPECT_EQ(blocks(whole_traffic), layers * 2 * 4 / 2);
   EXPECT_EQ(blocks(exposed_part), layers * 2 * 4 / 2 / 2);
-  // Of four ranks two exchange heads, and blocks of half the size go to one other rank of a ring.
+  // Two of the four ranks exchange heads, and blocks of half the size go to one other rank of a
+  // ring.
   parallel_.context_parallel_size = 4;
   parallel_.hierarchical_context_parallel_sizes = {2, 2};
   EXPECT_EQ(blocks(whole_traffic), layers * (2 * 4 / 2 + 3 * 2) / 2);
