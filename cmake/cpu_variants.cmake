@@ -24,7 +24,7 @@ function(mg_cpu_variants target out)
   foreach(variant IN LISTS MG_CPU_VARIANTS)
     set(compiled ${target}_${variant})
     add_library(${compiled} OBJECT ${ARGN})
-    set_target_properties(${compiled} PROPERTIES UNITY_BUILD ${MG_UNITY})
+    set_target_properties(${compiled} PROPERTIES UNITY_BUILD ${MG_UNITY} POSITION_INDEPENDENT_CODE ON)
     # As the library itself, which is defined later; of two -march the last counts.
     target_compile_options(${compiled} PRIVATE $<TARGET_PROPERTY:${target},COMPILE_OPTIONS>
       ${MG_OPTIONS_${variant}})

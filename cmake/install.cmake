@@ -7,20 +7,23 @@ include(CMakePackageConfigHelpers)
 # All folders in one archive, so that users link one library and need no order.
 get_property(MG_ALL_LIBRARIES GLOBAL PROPERTY MG_LIBRARIES)
 list(FILTER MG_ALL_LIBRARIES EXCLUDE REGEX "^mg_(cli|corpus|retro|.*_commands)$")
+set(event_files mg_no_event_files)
 if(MG_PROTOBUF)
   list(APPEND MG_ALL_LIBRARIES mg_event_proto)
+  set(event_files mg_event_files)
 endif()
 set(archive ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libmegatron.a)
 set(lines "CREATE ${archive}\n")
 foreach(library IN LISTS MG_ALL_LIBRARIES)
   string(APPEND lines "ADDLIB $<TARGET_FILE:${library}>\n")
 endforeach()
+string(APPEND lines "ADDMOD $<JOIN:$<TARGET_OBJECTS:${event_files}>,\nADDMOD >\n")
 string(APPEND lines "SAVE\nEND\n")
 file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/libmegatron.mri CONTENT "${lines}")
 add_custom_command(OUTPUT ${archive}
   COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
   COMMAND ${CMAKE_AR} -M < ${CMAKE_BINARY_DIR}/libmegatron.mri
-  DEPENDS ${MG_ALL_LIBRARIES} ${CMAKE_BINARY_DIR}/libmegatron.mri
+  DEPENDS ${MG_ALL_LIBRARIES} $<TARGET_OBJECTS:${event_files}> ${CMAKE_BINARY_DIR}/libmegatron.mri
   COMMENT "Joining all libraries in libmegatron.a" VERBATIM)
 add_custom_target(megatron_archive ALL DEPENDS ${archive})
 

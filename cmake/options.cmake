@@ -54,13 +54,10 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
-# The module of Python is a shared library. Inlining, and so every rounding, stays as in the program:
-# no other library replaces a function of this one.
-if(MG_PYTHON)
-  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-  target_compile_options(mg_flags INTERFACE
-    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition;-mtls-dialect=gnu2>")
-endif()
+# The module of Python, a shared library, has the program's objects (mg_library()). No other library
+# replaces a function of theirs, so they inline what they call.
+target_compile_options(mg_flags INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition;-mtls-dialect=gnu2>")
 
 if(MG_CUDA)
   if(MG_SANITIZE)

@@ -50,4 +50,5 @@ if(MG_PRECOMPILE AND MG_COMMON_HEADERS)
   # What mg_core gives all other libraries.
   mg_precompile(mg_headers HEADERS ${MG_COMMON_HEADERS}
     LIBS fmt::fmt nlohmann_json::nlohmann_json $<$<BOOL:${MG_OPENMP}>:OpenMP::OpenMP_CXX>)
+  set_target_properties(mg_headers PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endif()

@@ -13,7 +13,7 @@ python=${MG_PYTHON_EXECUTABLE:-}
 python=${python:-$(command -v python3)}
 readonly build=build/python_asan
 mkdir -p build
-cmake --preset python -B "$build" -DPython_EXECUTABLE="$python" -DMG_SANITIZE=address -DCMAKE_BUILD_TYPE=Sanitize \
+cmake --preset cpu -B "$build" -DMG_PYTHON=ON -DMG_TESTS=OFF -DPython_EXECUTABLE="$python" -DMG_SANITIZE=address -DCMAKE_BUILD_TYPE=Sanitize \
   -DCMAKE_CXX_FLAGS_SANITIZE=-O0 >"$build.configure.log" 2>&1 || { cat "$build.configure.log"; exit 1; }
 cmake --build "$build" --parallel "${MG_JOBS:-$(nproc)}" --target megatron_python
 # The interpreter is not built with the sanitizer, so its library comes first. It has leaks of its own;

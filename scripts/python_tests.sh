@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Python package's module and program in build/python, and runs the tests of tests/python.
+# Builds the Python package's module and program in build/cpu, and runs the tests of tests/python.
 #
 #   scripts/python_tests.sh [pytest's arguments ...]
 #
@@ -18,8 +18,8 @@ if [[ -z $python ]] || ! "$python" -c 'import nanobind, numpy, pytest' 2>/dev/nu
   exit 77
 fi
 mkdir -p build
-cmake --preset python -DPython_EXECUTABLE="$python" >build/python.configure.log 2>&1 ||
+cmake --preset cpu -DMG_PYTHON=ON -DPython_EXECUTABLE="$python" >build/python.configure.log 2>&1 ||
   { cat build/python.configure.log; exit 1; }
-cmake --build build/python --parallel "${MG_JOBS:-$(nproc)}" --target megatron_python megatron
-export PYTHONPATH=$PWD/build/python/python OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+cmake --build build/cpu --parallel "${MG_JOBS:-$(nproc)}" --target megatron_python megatron
+export PYTHONPATH=$PWD/build/cpu/python OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 exec "$python" -m pytest -q -ra -p no:cacheprovider tests/python "$@"

@@ -1,5 +1,5 @@
 """Fixtures of the package's tests. They run on the module that MG_PYTHON builds:
-PYTHONPATH=build/python/python python -m pytest tests/python."""
+PYTHONPATH=build/cpu/python python -m pytest tests/python."""
 
 import os
 import random
