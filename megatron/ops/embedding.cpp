@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <vector>
 
@@ -30,14 +31,28 @@ void expect_ids(const Tensor& ids, int64_t num_rows, const char* what) {
 }
 
 // Positions in ids sorted by id, equal ids by position.
+// Sorts by one digit after the other, the least significant first (radix sort): token ids have two.
 Tensor sorted_order(const Tensor& ids) {
-  const auto all = ids.span<int64_t>();
-  Tensor order({ids.numel()}, DType::kInt64, ids.stream());
-  const auto positions = order.span<int64_t>();
+  constexpr int kDigitBits = 11;
+  constexpr size_t kDigits = size_t{1} << kDigitBits;
+  const int64_t* const id_at = ids.span<int64_t>().data();
+  const size_t count = ids.span<int64_t>().size();
+  const int64_t greatest = count == 0 ? 0 : *std::max_element(id_at, id_at + count);
+  std::vector<int64_t> positions(count);
+  std::vector<int64_t> sorted(count);
   std::iota(positions.begin(), positions.end(), 0);
-  std::stable_sort(positions.begin(), positions.end(), [&](int64_t a, int64_t b) {
-    return all[static_cast<size_t>(a)] < all[static_cast<size_t>(b)];
-  });
+  for (int shift = 0; (greatest >> shift) > 0; shift += kDigitBits) {
+    const auto digit_at = [&](int64_t position) {
+      return static_cast<size_t>(id_at[position] >> shift) % kDigits;
+    };
+    std::array<size_t, kDigits + 1> begins{};
+    for (const int64_t position : positions) ++begins[digit_at(position) + 1];
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    for (const int64_t position : positions) sorted[begins[digit_at(position)]++] = position;
+    positions.swap(sorted);
+  }
+  Tensor order({ids.numel()}, DType::kInt64, ids.stream());
+  std::copy(positions.begin(), positions.end(), order.span<int64_t>().begin());
   return order;
 }
 

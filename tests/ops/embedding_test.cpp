@@ -1,5 +1,7 @@
 #include "megatron/ops/embedding.h"
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "megatron/ops/elementwise.h"
@@ -54,6 +56,22 @@ TEST(EmbeddingTest, FollowsItsDefinitionOnRowsOfManyTiles) {
   OpCase c = embedding_make_case(2, 9, 1283, true);
   c.check_differences = false;
   check(c);
+}
+
+TEST(EmbeddingTest, PositionsAreSortedById) {
+  for (const int64_t rows : {1, 2, 2048, 2049, 50257, 5'000'000}) {
+    const Tensor ids = random_ids({3, 700}, rows, 5);
+    const auto id_at = [&](int64_t position) {
+      return ids.span<int64_t>()[static_cast<size_t>(position)];
+    };
+    std::vector<int64_t> expected(2100);
+    std::iota(expected.begin(), expected.end(), 0);
+    std::stable_sort(expected.begin(), expected.end(),
+                     [&](int64_t a, int64_t b) { return id_at(a) < id_at(b); });
+    const RowIds prepared = prepared_ids(ids, rows, "token id");
+    const auto order = prepared.order.span<int64_t>();
+    EXPECT_EQ(std::vector<int64_t>(order.begin(), order.end()), expected) << rows << " rows";
+  }
 }
 
 TEST(EmbeddingTest, EmptyBatch) {
