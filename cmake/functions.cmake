@@ -123,8 +123,9 @@ function(mg_test name)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 900)  # the longest takes 200 s on two idle cores
   endif()
-  # Tests run side by side: a waiting thread of OpenMP that spins takes the core of another test.
-  set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT}
+  # Tests run side by side: a waiting thread of OpenMP that spins takes the core of another test, and the
+  # longest test begins first.
+  set_tests_properties(${name} PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT ${TEST_TIMEOUT} COST ${TEST_TIMEOUT}
     ENVIRONMENT OMP_WAIT_POLICY=passive)
   # unit_tests, gpu_tests, ...: every test program with that label.
   foreach(label IN LISTS TEST_LABELS)
