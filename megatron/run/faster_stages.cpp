@@ -20,30 +20,52 @@ std::string letters(char letter, int64_t count) {
                    : std::string(static_cast<size_t>(count), letter);
 }
 
-// Layers of every stage with so many on the ranks, chunk by chunk. The first chunks of a rank get
+// A division of the layers. A unit is a layer, or its attention or MLP.
+struct Division {
+  int64_t chunks = 1;           // of a rank
+  int64_t units_per_layer = 1;  // 1 or 2
+  int64_t units_of_last = 0;    // of the rank that has the loss
+};
+
+// Units of every stage with so many on the ranks, chunk by chunk. The first chunks of a rank get
 // those that do not divide, since the last rank's last chunk has the loss.
-std::vector<int64_t> in_chunks(const std::vector<int64_t>& layers_of_ranks, int64_t chunks) {
+std::vector<int64_t> in_chunks(const std::vector<int64_t>& units_of_ranks, int64_t chunks) {
   std::vector<int64_t> stages;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    for (const int64_t layers : layers_of_ranks) {
-      stages.push_back(layers / chunks + (chunk < layers % chunks ? 1 : 0));
+    for (const int64_t units : units_of_ranks) {
+      stages.push_back(units / chunks + (chunk < units % chunks ? 1 : 0));
     }
   }
   return stages;
 }
 
+// The layers of a stage that has `count` units from `first` on.
+std::string stage_word(int64_t first, int64_t count, int64_t units_per_layer) {
+  if (units_per_layer == 1 || count == 0) return letters('t', count);
+  const int64_t begins_with_mlp = first % 2;
+  const int64_t ends_with_attention = (first + count) % 2;
+  return letters('f', begins_with_mlp) +
+         letters('t', (count - begins_with_mlp - ends_with_attention) / 2) +
+         letters('a', ends_with_attention);
+}
+
 // The word of --pipeline-model-parallel-layout. The last of the ranks that share evenly get the
-// layers that do not divide, since they hold fewer microbatches.
-std::string layout_word(const RunConfig& config, int64_t chunks, int64_t last) {
+// units that do not divide, since they hold fewer microbatches.
+std::string layout_word(const RunConfig& config, const Division& division) {
   const int64_t others = config.parallel.pipeline_model_parallel_size - 1;
-  const int64_t shared = config.transformer.num_layers - last;
+  const int64_t shared =
+      config.transformer.num_layers * division.units_per_layer - division.units_of_last;
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < others; ++rank) {
     ranks.push_back(shared / others + (rank >= others - shared % others ? 1 : 0));
   }
-  ranks.push_back(last);
+  ranks.push_back(division.units_of_last);
   std::vector<std::string> words;
-  for (const int64_t layers : in_chunks(ranks, chunks)) words.push_back(letters('t', layers));
+  int64_t first = 0;
+  for (const int64_t units : in_chunks(ranks, division.chunks)) {
+    words.push_back(stage_word(first, units, division.units_per_layer));
+    first += units;
+  }
   words.front().insert(0, "E");
   words.back() += letters('m', config.transformer.mtp_num_layers) + "L";
   return fmt::format("{}", fmt::join(words, "|"));
@@ -80,17 +102,22 @@ std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType de
   std::vector<int64_t> numbers = {1};
   if (chunks_of_run > 1) numbers.push_back(chunks_of_run);
 
+  const bool can_divide_layers = !config.transformer.parallel_residual;
   std::vector<FasterStages> fastest;  // of each number of chunks, with zero bubble and without
   for (const int64_t chunks : numbers) {
     for (const bool zero_bubble : {true, false}) {
       FasterStages best;
-      for (int64_t last = layers / stages; last >= 0; --last) {  // the most even first
-        FasterStages one = {.layout = layout_word(config, chunks, last),
-                            .zero_bubble = zero_bubble};
-        RunConfig changed = config;
-        one.apply_to(changed);
-        one.saved = 1 - compared_seconds(changed, device, gpu) / given;
-        if (one.saved > best.saved) best = std::move(one);
+      for (const int64_t units :
+           can_divide_layers ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1}) {
+        const double least = units == 1 ? 0 : best.saved + kLeastSaved;
+        for (int64_t last = layers * units / stages; last >= 0; --last) {  // the most even first
+          FasterStages one = {.layout = layout_word(config, {chunks, units, last}),
+                              .zero_bubble = zero_bubble};
+          RunConfig changed = config;
+          one.apply_to(changed);
+          one.saved = 1 - compared_seconds(changed, device, gpu) / given;
+          if (one.saved > std::max(best.saved, least)) best = std::move(one);
+        }
       }
       if (best.saved >= kLeastSaved) fastest.push_back(std::move(best));
     }

@@ -282,15 +282,27 @@ struct StageEstimate {
   bool has_head = false;
 };
 
+// The part of a layer's time that attention and its norm take, given the model's times in `step`.
+double part_of_attention(const TransformerConfig& config, const StepEstimate& step) {
+  const double products = attention_products(config);
+  const double linear = step.linear * products / (products + mlp_products(config));
+  return (linear + step.attention + step.elementwise / 2) /
+         (step.linear + step.attention + step.elementwise);
+}
+
 // The layers and the head of the slowest pipeline stage, given the whole model's times in `step`.
 StageEstimate slowest_stage(const TransformerConfig& config, const ParallelConfig& parallel,
                             const StepEstimate& step) {
   StageEstimate slowest;
   double longest = -1;
+  const double attention = part_of_attention(config, step);
   for (int stage = 0; stage < parallel.pipeline_model_parallel_size; ++stage) {
     StageEstimate work;
     for (const ModelChunk& chunk : model_chunks(parallel, config.num_layers, stage)) {
-      work.layers += static_cast<double>(chunk.num_layers) / static_cast<double>(config.num_layers);
+      const double layers = static_cast<double>(chunk.num_layers) -
+                            (chunk.begins_with_mlp ? attention : 0) -
+                            (chunk.ends_with_attention ? 1 - attention : 0);
+      work.layers += layers / static_cast<double>(config.num_layers);
       work.has_head = work.has_head || chunk.has_head;
     }
     const double seconds = work.layers * (step.linear + step.attention + step.elementwise) +

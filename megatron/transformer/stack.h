@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "megatron/parallel/pipeline/model_chunk.h"
+
 namespace megatron {
 
 // A layer within its model.
@@ -29,7 +31,15 @@ struct Stack {
 struct StackSlice {
   int64_t first_layer = 0;
   int64_t num_layers = 0;
-  bool has_end = true;  // includes the end of the stack: its final norm
+  bool has_end = true;               // includes the end of the stack: its final norm
+  bool begins_with_mlp = false;      // its first layer has the last part alone
+  bool ends_with_attention = false;  // its last layer lacks the last part
 };
+
+// The part of a model's only stack in a chunk.
+inline StackSlice slice_of(const ModelChunk& chunk) {
+  return {chunk.first_layer, chunk.num_layers, chunk.has_head, chunk.begins_with_mlp,
+          chunk.ends_with_attention};
+}
 
 }  // namespace megatron

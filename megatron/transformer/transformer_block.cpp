@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/core/error.h"
 #include "megatron/device/dry_memory.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
@@ -19,10 +20,19 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack&
       recompute_(config),
       num_offloaded_(std::min(slice.num_layers, config.cpu_offloading_num_layers)) {
   if (config.stores_inputs_on_host()) host_store_.emplace(stream);
+  if ((slice.begins_with_mlp || slice.ends_with_attention) && config.parallel_residual) {
+    throw ConfigError(
+        "--pipeline-model-parallel-layout divides a layer with a|f, but attention and MLP of "
+        "--parallel-residual read the same input; write t on one side of the |");
+  }
   if (num_offloaded_ > 0) activation_store_.emplace(stream, config.min_offloaded_tensor_size);
   for (int64_t i = 0; i < slice.num_layers; ++i) {
     const int64_t layer = slice.first_layer + i;
-    layers_.push_back(make(layer_recipe(config, stack, layer), tp, stream));
+    LayerRecipe recipe = layer_recipe(config, stack, layer);
+    std::vector<BranchRecipe>& branches = recipe.branches;
+    if (slice.begins_with_mlp && i == 0) branches.erase(branches.begin(), branches.end() - 1);
+    if (slice.ends_with_attention && i + 1 == slice.num_layers) branches.pop_back();
+    layers_.push_back(make(recipe, tp, stream));
     add_child("layers." + std::to_string(layer), *layers_.back());
     layer_names_.push_back("layer " + std::to_string(layer + 1));
   }

@@ -14,6 +14,7 @@ namespace megatron {
 // A slice of a stack of layers, and the norm that follows the last layer of the stack.
 class TransformerBlock final : public Module {
  public:
+  // Throws ConfigError if a slice divides a layer with parallel_residual.
   TransformerBlock(const TransformerConfig& config, const Stack& stack, const StackSlice& slice,
                    const TensorParallel& tp, Stream stream, const LayerMaker& make = make_layer);
 

@@ -83,6 +83,25 @@ TEST(ModelChunkTest, AWordListsTheLayersOfEveryStage) {
   EXPECT_THAT(pipeline_problems(with_layout(2, "Et|tm*2L"), 2, 2), IsEmpty());
 }
 
+TEST(ModelChunkTest, AWordDividesLayers) {
+  const auto chunks_of = [](const std::string& word, int stage) {
+    EXPECT_THAT(pipeline_problems(with_layout(2, word), 3), IsEmpty());
+    return model_chunks(with_layout(2, word), 3, stage);
+  };
+  EXPECT_THAT(chunks_of("Eta|ftL", 0), ElementsAre(ModelChunk{0, 2, true, false, false, true}));
+  EXPECT_THAT(chunks_of("Eta|ftL", 1), ElementsAre(ModelChunk{1, 2, false, true, true, false}));
+  EXPECT_THAT(chunks_of("Eta|fa|f|L", 1), ElementsAre(ModelChunk{1, 2, false, false, true, true},
+                                                      ModelChunk{3, 0, false, true}));
+  EXPECT_THAT(chunks_of("Ea|fta||fL", 0), ElementsAre(ModelChunk{0, 1, true, false, false, true},
+                                                      ModelChunk{3, 0, false, false}));
+  EXPECT_THAT(chunks_of("Etaf|afL", 1), ElementsAre(ModelChunk{2, 1, false, true}));
+  for (const char* word : {"Ea|tfL", "Eta|tL", "Ett|faL", "Eft|taL", "Ett|afaL", "Eaa|fftL"}) {
+    EXPECT_THAT(pipeline_problems(with_layout(2, word), 3),
+                testing::Contains(HasSubstr("an a must be the last letter of its stage")))
+        << word;
+  }
+}
+
 // Megatron-LM's example for DeepSeek-V3, but for its layer m, which stands alone there.
 TEST(ModelChunkTest, AWordListsManyStages) {
   const ParallelConfig c = with_layout(16, "Et*3|(tt|)*29,|mL");

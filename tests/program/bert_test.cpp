@@ -37,6 +37,8 @@ TEST_F(BertTest, EveryLayoutTrainsAsOneRank) {
   for (const Layout& layout : layouts()) {
     expect_equal(trained(flags, layout, name_of(layout), "pretrain-bert"), want, name_of(layout));
   }
+  const Flags divided = flags.with("--pipeline-model-parallel-layout", "Et*4a|ft*3L");
+  expect_equal(trained(divided, {.pp = 2}, "divided", "pretrain-bert"), want, "a divided layer");
 }
 
 TEST_F(BertTest, WithoutTheBinaryHeadThereIsOneLoss) {

@@ -28,6 +28,16 @@ TEST(PipelineLayoutTest, AnyStagesTrainAsOneRank) {
   }
 }
 
+TEST(PipelineLayoutTest, StagesOfPartsOfLayersTrainAsOneRank) {
+  const std::vector<IterationResult> want = train(kDenseModel, {}, 3)[0];
+  for (const LayoutFlags& layout :
+       {stages_of(2, "Eta|fttL"), stages_of(3, "Ea|fta|ftL"), stages_of(4, "Ea|fa|ft|tL"),
+        stages_of(2, "Ea|fa|ft|tL"), stages_of(2, "E(a|f)*4|L")}) {
+    SCOPED_TRACE(layout.text());
+    expect_equal_results(train(kDenseModel, layout, 3), want);
+  }
+}
+
 TEST(PipelineLayoutTest, LayersOfFurtherTokensAreBeforeTheLoss) {
   const FlagWords model =
       kDenseModel + FlagWords{"--position-embedding-type", "rope", "--mtp-num-layers", "2"};
@@ -54,6 +64,7 @@ TEST(PipelineLayoutTest, ACheckpointGoesOnInAnotherLayout) {
   const std::vector<IterationResult> want = train(kDenseModel, {}, 4)[0];
   train(kDenseModel, stages_of(2, "E|tt|t|tL"), 2, "", save);
   expect_equal_results(train(kDenseModel, stages_of(3, "Ett|t|tL"), 2, save), want, 2);
+  expect_equal_results(train(kDenseModel, stages_of(2, "Eta|fttL"), 2, save), want, 2);
   expect_equal_results(train(kDenseModel, {}, 2, save), want, 2);
 }
 

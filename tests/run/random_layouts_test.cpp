@@ -222,15 +222,16 @@ class RandomFlags {
     if (pp_ > 1 && once_in(2)) words.emplace_back("--enable-zero-bubble");
   }
 
-  // Any layers on any stages, none on some.
+  // Any layers on any stages, none on some, and some on two.
   void draw_stages(bool can_interleave) {
     const int stages = pp_ * (can_interleave ? one_of({1, 2}) : 1);
-    std::vector<int> layers(static_cast<size_t>(stages), 0);
-    for (int layer = 0; layer < 4; ++layer) ++layers[random_() % layers.size()];
-    std::string word = "E";
-    for (size_t i = 0; i < layers.size(); ++i) {
-      if (i > 0) word += '|';
-      word += "t*" + std::to_string(layers[i]);
+    std::vector<std::string> letters(static_cast<size_t>(stages));
+    for (int layer = 0; layer < 4; ++layer) letters[random_() % letters.size()] += 't';
+    std::string word = "E" + letters[0];
+    for (size_t i = 1; i < letters.size(); ++i) {
+      const bool divides = word.back() == 't' && once_in(3);
+      if (divides) word.back() = 'a';
+      word += (divides ? "|f" : "|") + letters[i];
     }
     word += "m*" + std::to_string(further_tokens_) + "L";
     layout_.flags.emplace_back("--pipeline-model-parallel-layout");

@@ -79,7 +79,7 @@ BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
       embedding_site_(hash_of("embedding.dropout")),
       pooler_site_(hash_of("pooler.dropout")),
       encoder_(config, {.name = "encoder", .is_causal = false},
-               {chunk.first_layer, chunk.num_layers, chunk.has_head}, tp, stream) {
+               slice_of(chunk), tp, stream) {
   const bool has_logits = chunk.has_head && !heads_.is_classifier();
   if (chunk.has_embedding || has_logits) {
     embedding_.emplace(config, chunk, tp, stream, chunk.has_embedding != has_logits);

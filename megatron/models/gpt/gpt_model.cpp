@@ -66,7 +66,7 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       chunk_(chunk),
       cp_(cp),
       embedding_site_(hash_of("embedding.dropout")),
-      decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
+      decoder_(config, {.name = "decoder"}, slice_of(chunk),
                tp, stream, make) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
   if (chunk.has_embedding || (chunk.has_head && is_read_at_both_ends(config))) {
@@ -99,6 +99,15 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       local_rotary_table_ = rotary_table(positions, local).to(stream);
     }
   }
+}
+
+ModelChunk GptModel::cached_layers() const {
+  ModelChunk with_attention = chunk_;
+  if (chunk_.begins_with_mlp) {
+    ++with_attention.first_layer;
+    --with_attention.num_layers;
+  }
+  return with_attention;
 }
 
 std::vector<Parameter> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk) {

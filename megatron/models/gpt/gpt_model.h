@@ -46,7 +46,7 @@ class GptModel : public Model {
   Variable embed(const ModelInput& input, RandomState& random) const;
   VocabularyProduct vocabulary_product(const Variable& hidden) const override;
   ChunkBoundary boundary(int64_t micro_batch_size, int64_t seq_length) const override;
-  ModelChunk cached_layers() const override { return chunk_; }
+  ModelChunk cached_layers() const override;
 
   const ModelChunk& chunk() const { return chunk_; }
   const ContextParallel& context_parallel() const { return cp_; }

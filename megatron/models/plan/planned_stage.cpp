@@ -64,7 +64,11 @@ PlannedStage stage_of(const PlannedTraining& t, int64_t stage) {
   PlannedStage all{.num_chunks = static_cast<int64_t>(chunks.size())};
   all.stacks.reserve(chunks.size());
   for (const ModelChunk& chunk : chunks) {
-    all.stacks.push_back({"", t.transformer, chunk.num_layers, false, chunk.has_head});
+    all.stacks.push_back(
+        {.config = t.transformer,
+         .num_layers = chunk.num_layers,
+         .has_end = chunk.has_head,
+         .num_parts = (chunk.begins_with_mlp ? 1 : 0) + (chunk.ends_with_attention ? 1 : 0)});
     all.num_layers += chunk.num_layers;
     all.has_embedding = all.has_embedding || chunk.has_embedding;
     all.has_head = all.has_head || chunk.has_head;

@@ -12,20 +12,21 @@ namespace megatron {
 
 // Layers of a stack.
 struct StackPart {
-  std::string name;          // empty if the model has one stack
+  std::string name = {};     // empty if the model has one stack
   TransformerConfig config;  // seq_length is the stack's
-  int64_t num_layers = 0;
+  int64_t num_layers = 0;    // a part of a layer counts as one
   bool has_cross_attention = false;
   bool has_end = false;  // includes the final norm
   // Retro's layers with cross-attention:
   int64_t sequences = 1;       // of a sample
   int64_t encoder_length = 0;  // tokens that each of them reads; 0: those of the run
+  int64_t num_parts = 0;       // of layers whose other part is in another chunk
 };
 
 // The contents of a stage, over its chunks.
 struct PlannedStage {
   int64_t num_chunks = 1;
-  int64_t num_layers = 0;
+  int64_t num_layers = 0;  // a part of a layer counts as one
   bool has_embedding = false;
   bool has_head = false;
   std::vector<StackPart> stacks = {};  // in the order of the forward pass

@@ -56,7 +56,8 @@ Collectives collectives_of_layers(const PlannedTraining& t, const StackPart& sta
   Collectives of_forward{forward, forward - spared};
   Collectives of_backward{backward, backward - spared};
   Collectives all;
-  const auto layers = static_cast<double>(stack.num_layers);
+  const auto layers = static_cast<double>(stack.num_layers) -
+                      static_cast<double>(stack.num_parts) / 2;  // one pair of products each
   const double more = stack.has_cross_attention ? 1.5 : 1;
   all.add(layers * more, of_forward);
   all.add(layers * (stack.has_cross_attention ? 2 : 1), of_backward);

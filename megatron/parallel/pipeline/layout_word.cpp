@@ -36,11 +36,11 @@ class Unrolled {
       repeated_ = std::exchange(group_, std::nullopt);
     } else if (c == '*') {
       repeat();
-    } else if (std::string_view("EtmL|").find(c) != std::string_view::npos) {
+    } else if (std::string_view("EtafmL|").find(c) != std::string_view::npos) {
       repeated_ = letters_.size();
       letters_ += c;
     } else {
-      problem_ = fmt::format("'{}' is none of E, t, m, L, |, *n and ( )", c);
+      problem_ = fmt::format("'{}' is none of E, t, a, f, m, L, |, *n and ( )", c);
     }
   }
 
@@ -77,17 +77,21 @@ std::vector<std::string> stages_of_layout(std::string_view word, std::string& pr
   const Unrolled unrolled(word);
   if (!unrolled.problem().empty()) {
     problem = fmt::format(
-        "--pipeline-model-parallel-layout {}: {}; write E, t, m and L, | between two stages, and "
+        "--pipeline-model-parallel-layout {}: {}; write E, t, a, f, m and L, | between two stages, "
+        "and "
         "repetitions as t*3 or (tt|)*3",
         word, unrolled.problem());
     return {};
   }
   std::vector<std::string> stages(1);
   for (const char letter : unrolled.letters()) {
+    std::string& stage = stages.back();
     if (letter == '|') {
       stages.emplace_back();
+    } else if (letter == 'f' && stage.ends_with('a')) {
+      stage.back() = 't';
     } else {
-      stages.back() += letter;
+      stage += letter;
     }
   }
   return stages;
@@ -103,7 +107,14 @@ std::vector<std::string> layout_word_problems(std::string_view word, int64_t ran
     if (!holds) found.push_back(fmt::format("--pipeline-model-parallel-layout {}: {}", word, rule));
   };
   std::string letters;
-  for (const std::string& stage : stages) letters += stage;
+  for (const std::string& stage : stages) {
+    const bool goes_on = stage.starts_with('f') && letters.ends_with('a');
+    if (goes_on) letters.back() = 't';
+    letters += stage.substr(goes_on ? 1 : 0);
+  }
+  require(letters.find_first_of("af") == std::string::npos,
+          "an a must be the last letter of its stage, and an f the first of the next");
+  if (!found.empty()) return found;
   const int64_t layers = std::ranges::count(letters, 't');
   const int64_t further = std::ranges::count(letters, 'm');
   const auto times = [](int64_t count, char letter) {

@@ -10,16 +10,9 @@ namespace megatron {
 namespace {
 
 // Layers of each piece of the model, in the order of the layers: piece i belongs to stage i % pp.
-// Empty when they do not divide; then `problem` says why.
+// Without pipeline_model_parallel_layout. Empty when they do not divide; then `problem` says why.
 std::vector<int64_t> layers_of_pieces(const ParallelConfig& c, int64_t num_layers,
                                       std::string& problem) {
-  if (!c.pipeline_model_parallel_layout.empty()) {
-    std::vector<int64_t> layers;
-    for (const std::string& stage : stages_of_layout(c.pipeline_model_parallel_layout, problem)) {
-      layers.push_back(std::ranges::count(stage, 't'));
-    }
-    return layers;
-  }
   const int64_t pp = c.pipeline_model_parallel_size;
   if (pp == 1) return {num_layers};
   const int64_t pieces = pp * num_model_chunks(c, num_layers);
@@ -59,6 +52,36 @@ std::vector<int64_t> layers_of_pieces(const ParallelConfig& c, int64_t num_layer
   return layers;
 }
 
+// The pieces of the model, in the order of the layers.
+std::vector<ModelChunk> pieces_of(const ParallelConfig& c, int64_t num_layers) {
+  std::vector<ModelChunk> pieces;
+  std::string problem;
+  int64_t begun = 0;  // layers
+  if (c.pipeline_model_parallel_layout.empty()) {
+    for (const int64_t layers : layers_of_pieces(c, num_layers, problem)) {
+      pieces.push_back({.first_layer = begun, .num_layers = layers});
+      begun += layers;
+    }
+  } else {
+    for (const std::string& stage : stages_of_layout(c.pipeline_model_parallel_layout, problem)) {
+      const auto has = [&](char letter) { return stage.find(letter) != std::string::npos; };
+      ModelChunk& piece = pieces.emplace_back();
+      piece.begins_with_mlp = has('f');
+      piece.ends_with_attention = has('a');
+      const int64_t begins = std::ranges::count(stage, 't') + (piece.ends_with_attention ? 1 : 0);
+      const int64_t goes_on = piece.begins_with_mlp ? 1 : 0;
+      piece.first_layer = begun - goes_on;
+      piece.num_layers = begins + goes_on;
+      begun += begins;
+    }
+  }
+  for (ModelChunk& piece : pieces) {
+    piece.has_embedding = &piece == &pieces.front();
+    piece.has_head = &piece == &pieces.back();
+  }
+  return pieces;
+}
+
 }  // namespace
 
 ModelChunk whole_model(int64_t num_layers) { return {.num_layers = num_layers}; }
@@ -77,16 +100,11 @@ int64_t num_model_chunks(const ParallelConfig& c, int64_t num_layers) {
 }
 
 std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_layers, int stage) {
-  std::string problem;
-  const std::vector<int64_t> layers = layers_of_pieces(config, num_layers, problem);
   const auto pp = static_cast<size_t>(config.pipeline_model_parallel_size);
+  const std::vector<ModelChunk> pieces = pieces_of(config, num_layers);
   std::vector<ModelChunk> chunks;
-  int64_t first = 0;
-  for (size_t piece = 0; piece < layers.size(); ++piece) {
-    if (piece % pp == static_cast<size_t>(stage)) {
-      chunks.push_back({first, layers[piece], piece == 0, piece + 1 == layers.size()});
-    }
-    first += layers[piece];
+  for (auto piece = static_cast<size_t>(stage); piece < pieces.size(); piece += pp) {
+    chunks.push_back(pieces[piece]);
   }
   return chunks;
 }

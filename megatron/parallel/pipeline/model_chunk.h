@@ -8,12 +8,15 @@
 namespace megatron {
 
 // A consecutive part of a stack of layers: a pipeline stage, or one of the several that an
-// interleaved schedule gives each stage (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
+// interleaved schedule gives each stage (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2). A
+// layer that is divided between two chunks belongs to both.
 struct ModelChunk {
   int64_t first_layer = 0;
   int64_t num_layers = 0;
-  bool has_embedding = true;  // includes the beginning of the model
-  bool has_head = true;       // includes its end: final norm, logits, loss
+  bool has_embedding = true;         // includes the beginning of the model
+  bool has_head = true;              // includes its end: final norm, logits, loss
+  bool begins_with_mlp = false;      // the attention of its first layer is in the chunk before
+  bool ends_with_attention = false;  // the MLP of its last layer is in the next chunk
 
   bool operator==(const ModelChunk&) const = default;
 };

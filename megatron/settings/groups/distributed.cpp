@@ -162,9 +162,10 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.");
   flags
       .add_optional("--pipeline-model-parallel-layout", c.pipeline_model_parallel_layout,
-                    "Layers of every stage in one word, as 'Et|(tt|)*2tL': E embedding, t layer, m "
-                    "layer for a further token, L loss, | end of a stage. More stages than "
-                    "pipeline ranks are interleaved.")
+                    "Layers of every stage in one word, as 'Et|(tt|)*2tL': E embedding, t layer, a "
+                    "and f a layer's attention and its MLP on two stages, m layer for a further "
+                    "token, L loss, | end of a stage. More stages than pipeline ranks are "
+                    "interleaved.")
       .is_listed = false;
   flags
       .add("--num-distributed-optimizer-instances", c.num_distributed_optimizer_instances,
