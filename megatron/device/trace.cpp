@@ -225,7 +225,8 @@ std::string Tracer::events(int64_t shift_ns) const {
 
 void write_trace(const std::filesystem::path& path, std::span<const std::string> events) {
   std::ofstream file(path);
-  const char* before = "[";
+  file << "[";
+  const char* before = "";
   for (const std::string& part : events) {
     if (part.empty()) continue;
     file << before << part;

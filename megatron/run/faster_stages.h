@@ -23,9 +23,10 @@ struct FasterStages {
 
 // The division of the layers, with and without zero bubble, of least estimated time: the stage of
 // the loss, whose output layer takes as long as some layers, may have fewer; the others share the
-// rest evenly. A layer's attention and its MLP are on two stages only if that saves 1 % more. Of the number of chunks that the run has, and of one. The memory plan is at most
-// `bytes`. Empty if nothing saves 1 % of the time, or the run has one stage or an encoder and a
-// decoder. `config` is resolved; `gpu` has no meaning on the CPU.
+// rest evenly. A layer's attention and its MLP are on two stages only if that saves 1 % more. With
+// the run's number of chunks, and with one. The memory plan is at most `bytes`. Empty if nothing
+// saves 1 % of the time, or the run has one stage or an encoder and a decoder. `config` is
+// resolved; `gpu` has no meaning on the CPU.
 std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType device, int64_t bytes,
                                           const GpuRoof& gpu = measured_gpu());
 

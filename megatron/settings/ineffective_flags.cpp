@@ -372,6 +372,12 @@ class IneffectiveFlags {
                 (given("straggler_minmax_count") || given("disable_straggler_on_startup")),
             "--straggler-minmax-count and --disable-straggler-on-startup have no effect without "
             "--log-straggler");
+    const std::vector<int64_t>& profiled = args_.training.profile_ranks;
+    const int64_t last = args_.parallel.world_size - 1;
+    warn_if(args_.training.profile && !profiled.empty() && std::ranges::min(profiled) > last,
+            fmt::format("--profile has no effect: --profile-ranks names none of the ranks of this "
+                        "run, 0 to {}",
+                        last));
     warn_if(given("train_step_args") && args_.training.train_step.empty(),
             "--train-step-args has no effect without --train-step");
   }

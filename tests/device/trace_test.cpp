@@ -109,6 +109,11 @@ TEST(TraceTest, FileHasEveryRange) {
     EXPECT_NE(text.str().find(part), std::string::npos) << part << " in " << text.str();
   }
   EXPECT_THROW(write_trace(directory.path() / "none" / "trace.json", {}), IoError);
+
+  write_trace(directory.path() / "empty.json", std::vector<std::string>{""});
+  std::stringstream empty;
+  empty << std::ifstream(directory.path() / "empty.json").rdbuf();
+  EXPECT_EQ(empty.str(), "[\n]\n");
 }
 
 }  // namespace

@@ -208,6 +208,14 @@ TEST(ResolveTest, AnOverlapWithoutWorkBesideItIsAWarning) {
               ElementsAre("--tp-comm-overlap has no effect without --sequence-parallel"));
 }
 
+TEST(ResolveTest, AProfileOfRanksThatAreNotThereIsAWarning) {
+  EXPECT_THAT(
+      parsed("--profile --profile-ranks 3 1").warnings,
+      ElementsAre("--profile has no effect: --profile-ranks names none of the ranks of this "
+                  "run, 0 to 0"));
+  EXPECT_THAT(parsed("--profile --profile-ranks 3 0").warnings, IsEmpty());
+}
+
 TEST(ResolveTest, AnOverlapThatAStageOfZeroHasAnywayIsAWarning) {
   const auto warnings_of = [](const std::string& flags) { return parsed(flags).warnings; };
   const std::string sums =

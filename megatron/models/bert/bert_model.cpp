@@ -78,8 +78,7 @@ BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
       heads_(std::move(heads)),
       embedding_site_(hash_of("embedding.dropout")),
       pooler_site_(hash_of("pooler.dropout")),
-      encoder_(config, {.name = "encoder", .is_causal = false},
-               slice_of(chunk), tp, stream) {
+      encoder_(config, {.name = "encoder", .is_causal = false}, slice_of(chunk), tp, stream) {
   const bool has_logits = chunk.has_head && !heads_.is_classifier();
   if (chunk.has_embedding || has_logits) {
     embedding_.emplace(config, chunk, tp, stream, chunk.has_embedding != has_logits);

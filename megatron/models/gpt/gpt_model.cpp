@@ -66,8 +66,7 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       chunk_(chunk),
       cp_(cp),
       embedding_site_(hash_of("embedding.dropout")),
-      decoder_(config, {.name = "decoder"}, slice_of(chunk),
-               tp, stream, make) {
+      decoder_(config, {.name = "decoder"}, slice_of(chunk), tp, stream, make) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
   if (chunk.has_embedding || (chunk.has_head && is_read_at_both_ends(config))) {
     embedding_.emplace(config, chunk, tp, stream);
