@@ -56,8 +56,7 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
 # The module of Python, a shared library, has the program's objects (mg_library()). No other library
 # replaces a function of theirs, so they inline what they call.
-target_compile_options(mg_flags INTERFACE
-  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition;-mtls-dialect=gnu2>")
+target_compile_options(mg_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition>)
 
 if(MG_CUDA)
   if(MG_SANITIZE)
