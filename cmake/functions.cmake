@@ -85,8 +85,8 @@ endfunction()
 # mg_test(ops DEPS ops LABELS unit SOURCES a_test.cpp b_test.cpp)
 # One program per folder of tests, one ctest entry per program. A source that needs parts of the
 # program names them: MG_LZMA:xz_test.cpp, MG_SNAPPY:MG_ZSTD:parquet_file_test.cpp. Without a part it
-# is not built, and configuring says so. SECONDS: a program that takes over a minute begins first, the
-# longest before others.
+# is not built, and configuring says so. SECONDS: about how long a long program takes on two busy
+# cores; ctest begins with the longest.
 function(mg_test name)
   cmake_parse_arguments(TEST "" "TIMEOUT;SECONDS" "SOURCES;DEPS;LABELS;LIBS" ${ARGN})
   set(sources)

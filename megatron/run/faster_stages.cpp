@@ -102,14 +102,13 @@ std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType de
   std::vector<int64_t> numbers = {1};
   if (chunks_of_run > 1) numbers.push_back(chunks_of_run);
 
-  const bool can_divide_layers = !config.transformer.parallel_residual;
+  const int64_t most_units = config.transformer.parallel_residual ? 1 : 2;  // of a layer
   std::vector<FasterStages> fastest;  // of each number of chunks, with zero bubble and without
   for (const int64_t chunks : numbers) {
     for (const bool zero_bubble : {true, false}) {
       FasterStages best;
-      for (const int64_t units :
-           can_divide_layers ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1}) {
-        const double least = units == 1 ? 0 : best.saved + kLeastSaved;
+      double least = 0;
+      for (int64_t units = 1; units <= most_units; ++units) {
         for (int64_t last = layers * units / stages; last >= 0; --last) {  // the most even first
           FasterStages one = {.layout = layout_word(config, {chunks, units, last}),
                               .zero_bubble = zero_bubble};
@@ -118,6 +117,7 @@ std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType de
           one.saved = 1 - compared_seconds(changed, device, gpu) / given;
           if (one.saved > std::max(best.saved, least)) best = std::move(one);
         }
+        least = best.saved + kLeastSaved;  // of divided layers
       }
       if (best.saved >= kLeastSaved) fastest.push_back(std::move(best));
     }

@@ -69,7 +69,7 @@ PlannedStage stage_of(const PlannedTraining& t, int64_t stage) {
          .num_layers = chunk.num_layers,
          .has_end = chunk.has_head,
          .num_parts = (chunk.begins_with_mlp ? 1 : 0) + (chunk.ends_with_attention ? 1 : 0)});
-    all.num_layers += chunk.num_layers;
+    all.num_layers += chunk.num_layers - (chunk.begins_with_mlp ? 1 : 0);
     all.has_embedding = all.has_embedding || chunk.has_embedding;
     all.has_head = all.has_head || chunk.has_head;
   }

@@ -26,7 +26,7 @@ struct StackPart {
 // The contents of a stage, over its chunks.
 struct PlannedStage {
   int64_t num_chunks = 1;
-  int64_t num_layers = 0;  // a part of a layer counts as one
+  int64_t num_layers = 0;  // a divided layer counts where its attention is
   bool has_embedding = false;
   bool has_head = false;
   std::vector<StackPart> stacks = {};  // in the order of the forward pass

@@ -78,8 +78,7 @@ std::vector<std::string> stages_of_layout(std::string_view word, std::string& pr
   if (!unrolled.problem().empty()) {
     problem = fmt::format(
         "--pipeline-model-parallel-layout {}: {}; write E, t, a, f, m and L, | between two stages, "
-        "and "
-        "repetitions as t*3 or (tt|)*3",
+        "and repetitions as t*3 or (tt|)*3",
         word, unrolled.problem());
     return {};
   }
