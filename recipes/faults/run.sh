@@ -50,9 +50,6 @@ start() {
     "${@:3}" "${flags[@]}" >>"$out/$1.log" 2>&1 &
   launch=$!
 }
-start_disturbed() {
-  start disturbed "$out/disk/checkpoint" --non-persistent-ckpt-type local --non-persistent-save-interval 5
-}
 # The iterations of a run in the order of their ends: number, loss, norm of the gradient.
 losses_of() {
   [[ ! -e $out/$1.jsonl ]] ||
@@ -67,6 +64,11 @@ wait_for() {
     [[ -e /proc/$launch ]] || fail "the disturbed run ended too early"
     sleep 0.02
   done
+}
+num_ranks() { pgrep -c -P "$launch" || true; }
+start_disturbed() {
+  start disturbed "$out/disk/checkpoint" --non-persistent-ckpt-type local --non-persistent-save-interval 5
+  wait_for num_ranks 4
 }
 now() { date +%s%3N; }
 
@@ -93,7 +95,7 @@ for ((kill = 1; kill <= kills; ++kill)); do
   mapfile -t ranks < <(pgrep -P "$launch")
   rank=$((RANDOM % ${#ranks[@]}))
   restarts=$(num_restarts) killed_at=$(now)
-  kill -KILL "${ranks[rank]}"
+  kill -KILL "${ranks[rank]}" || fail "the disturbed run ended too early"
   wait_for num_restarts $((restarts + 1))
   wait_for num_lines $(($(num_lines) + 1))
   echo "rank $rank killed after iteration $seen: the next iteration ended $(($(now) - killed_at)) ms later"
