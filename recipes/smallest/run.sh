@@ -46,7 +46,7 @@ echo "== training, killed after iteration $half"
 process=$!
 until [[ -e $out/metrics.jsonl && $(grep -c '"lm loss":' "$out/metrics.jsonl") -ge $half ]]; do
   kill -0 "$process" 2>/dev/null || { tail -n 20 "$out/train.log" >&2; fail "the training ended early"; }
-  sleep 0.02
+  sleep 0.1
 done
 kill -KILL "$process"
 wait "$process" || true
