@@ -150,7 +150,9 @@ TEST(HttpServerTest, UnfinishedRequestsGiveUpTheirPlaces) {
       attackers.push_back(std::make_unique<Socket>(server.server->port()));
       attackers.back()->send(text);
     }
-    EXPECT_EQ(server.client()->Get("/health")->status, 200) << text;
+    // A request that is just being read keeps its place for that moment.
+    EXPECT_TRUE(becomes_true([&] { return server.client()->Get("/health")->status == 200; }))
+        << text;
   }
   EXPECT_THAT(attackers.front()->rest(), StartsWith("HTTP/1.1 429 Too Many Requests\r\n"));
   EXPECT_THAT(busy.some(), StartsWith("HTTP/1.1 200 OK\r\n"));
