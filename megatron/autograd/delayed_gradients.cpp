@@ -1,6 +1,7 @@
 #include "megatron/autograd/delayed_gradients.h"
 
 #include "megatron/core/error.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 
 namespace megatron {
@@ -8,24 +9,23 @@ namespace {
 
 // Each rank is a thread with its own backward pass.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local DelayedGradients* delaying = nullptr;
+thread_local ThreadMode<DelayedGradients*> delaying(nullptr);
 
 }  // namespace
 
-DelayedGradients::Scope::Scope(DelayedGradients& later)
-    : previous_(std::exchange(delaying, &later)) {}
-DelayedGradients::Scope::~Scope() { delaying = previous_; }
+DelayedGradients::Scope::Scope(DelayedGradients& later) : previous_(delaying.set(&later)) {}
+DelayedGradients::Scope::~Scope() { delaying.set(previous_); }
 
-DelayedGradients* DelayedGradients::current() { return delaying; }
+DelayedGradients* DelayedGradients::current() { return delaying.get(); }
 
-bool DelayedGradients::delays(const GradSink& sink) { return delaying != nullptr && sink; }
+bool DelayedGradients::delays(const GradSink& sink) { return delaying.get() != nullptr && sink; }
 
 void DelayedGradients::add(const GradSink& sink, std::function<Tensor()> make) {
-  delaying->entries_.push_back({.sink = sink, .make = std::move(make)});
+  delaying.get()->entries_.push_back({.sink = sink, .make = std::move(make)});
 }
 
 void DelayedGradients::run() {
-  invariant(delaying == nullptr, "delayed gradients are added outside backward passes");
+  invariant(delaying.get() == nullptr, "delayed gradients are added outside backward passes");
   for (Entry& entry : std::exchange(entries_, {})) {
     {
       const TraceRange whole(entry.enclosing_work);

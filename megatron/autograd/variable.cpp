@@ -7,6 +7,7 @@
 
 #include "megatron/autograd/delayed_gradients.h"
 #include "megatron/core/error.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 
 namespace megatron {
@@ -64,7 +65,7 @@ namespace {
 
 // Each rank is a thread with its own grad mode.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local bool recording = true;
+thread_local ThreadMode<bool> recording(true);
 
 int64_t next_order() {
   static std::atomic<int64_t> counter{0};
@@ -188,9 +189,9 @@ std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
   for (const Variable& input : inputs) {
     if (!input.requires_grad() || input.impl_->node->leaf == nullptr) continue;
     const auto& op_done = input.impl_->node->leaf->op_done;
-    if (op_done) op_done(recording);
+    if (op_done) op_done(recording.get());
   }
-  if (!recording) return results;
+  if (!recording.get()) return results;
 
   auto node = std::make_shared<Variable::Node>();
   node->name = name;
@@ -309,10 +310,10 @@ void backward(const Variable& y, const Tensor& dy) {
 
 void backward(const Variable& y) { backward(y, full(y.shape(), 1.0f, y.dtype(), y.stream())); }
 
-NoGrad::NoGrad() : previous_(std::exchange(recording, false)) {}
-NoGrad::~NoGrad() { recording = previous_; }
-EnableGrad::EnableGrad() : previous_(std::exchange(recording, true)) {}
-EnableGrad::~EnableGrad() { recording = previous_; }
-bool grad_enabled() { return recording; }
+NoGrad::NoGrad() : previous_(recording.set(false)) {}
+NoGrad::~NoGrad() { recording.set(previous_); }
+EnableGrad::EnableGrad() : previous_(recording.set(true)) {}
+EnableGrad::~EnableGrad() { recording.set(previous_); }
+bool grad_enabled() { return recording.get(); }
 
 }  // namespace megatron

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/dry_memory.h"
 #include "megatron/device/exported_memory.h"
@@ -53,12 +54,12 @@ void give_cuda(void* segment, Device device) { cuda::release(segment, device.ind
 
 // The category of this thread's allocations; MemoryScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local MemoryCategory current_category = MemoryCategory::kActivations;
+thread_local ThreadMode<MemoryCategory> current_category(MemoryCategory::kActivations);
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local const char* current_purpose = nullptr;
+thread_local ThreadMode<const char*> current_purpose(nullptr);
 // The pool of this thread's allocations; PoolScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local const MemoryPool* current_pool = nullptr;
+thread_local ThreadMode<const MemoryPool*> current_pool(nullptr);
 
 }  // namespace
 
@@ -218,7 +219,7 @@ CachingAllocator::Block* CachingAllocator::segment_of(int64_t bytes, Kind kind) 
   block.bytes = bytes;
   block.is_small = kind.is_small;
   block.pool = kind.pool;
-  if (counts_segments()) block.log_row = log_taken(device_, current_category, bytes);
+  if (counts_segments()) block.log_row = log_taken(device_, current_category.get(), bytes);
   return &block;
 }
 
@@ -343,17 +344,16 @@ CachingAllocator& allocator_of(Device device) {
 }
 
 MemoryScope::MemoryScope(MemoryCategory category, const char* purpose)
-    : previous_(std::exchange(current_category, category)),
-      previous_purpose_(std::exchange(current_purpose, purpose)) {}
+    : previous_(current_category.set(category)), previous_purpose_(current_purpose.set(purpose)) {}
 
 MemoryScope::~MemoryScope() {
-  current_category = previous_;
-  current_purpose = previous_purpose_;
+  current_category.set(previous_);
+  current_purpose.set(previous_purpose_);
 }
 
-const char* current_memory_purpose() { return current_purpose; }
+const char* current_memory_purpose() { return current_purpose.get(); }
 
-MemoryCategory current_memory_category() { return current_category; }
+MemoryCategory current_memory_category() { return current_category.get(); }
 
 MemoryPool::MemoryPool(CachingAllocator& allocator)
     : allocator_(allocator), number_(allocator.open_pool()) {}
@@ -363,13 +363,13 @@ MemoryPool::~MemoryPool() { allocator_.close_pool(number_); }
 void MemoryPool::keep() { allocator_.keep_pool(number_); }
 
 PoolScope::PoolScope(const MemoryPool* pool)
-    : previous_(std::exchange(current_pool, pool != nullptr ? pool : current_pool)) {}
+    : previous_(current_pool.set(pool != nullptr ? pool : current_pool.get())) {}
 
-PoolScope::~PoolScope() { current_pool = previous_; }
+PoolScope::~PoolScope() { current_pool.set(previous_); }
 
 int current_memory_pool(const CachingAllocator& allocator) {
-  const bool is_its_own = current_pool != nullptr && &current_pool->allocator() == &allocator;
-  return is_its_own ? current_pool->number() : 0;
+  const MemoryPool* const pool = current_pool.get();
+  return pool != nullptr && &pool->allocator() == &allocator ? pool->number() : 0;
 }
 
 }  // namespace megatron

@@ -127,7 +127,7 @@ struct Tracer::Record {
 Tracer::Tracer(int rank) : rank_(rank), epoch_offset_ns_(epoch_ns() - now_ns()) {}
 Tracer::~Tracer() = default;
 
-size_t Tracer::open(const char* name, Stream stream, TraceItem item) {
+void Tracer::open(const char* name, Stream stream, TraceItem item) {
   Record& record = records_.emplace_back(
       Record{.name = name, .parent = open_.empty() ? kNone : open_.back(), .begin_ns = now_ns()});
   record.stream = stream;
@@ -137,16 +137,33 @@ size_t Tracer::open(const char* name, Stream stream, TraceItem item) {
     record.begin->record(stream);
   }
   open_.push_back(records_.size() - 1);
-  return open_.back();
 }
 
-void Tracer::close(size_t at) {
-  Record& record = records_[at];
+void Tracer::close() {
+  Record& record = records_[open_.back()];
   open_.pop_back();
   record.end_ns = now_ns();
   if (record.begin) {
     record.end.emplace(record.stream.device);
     record.end->record(record.stream);
+  }
+}
+
+void Tracer::begin_turns() {
+  num_outer_ = open_.size();
+  other_.clear();
+}
+
+void Tracer::change_turn() {
+  std::vector<OpenRange> own;
+  while (open_.size() > num_outer_) {
+    const Record& record = records_[open_.back()];
+    own.push_back({record.name, record.stream, record.item});
+    close();
+  }
+  std::ranges::reverse(own);
+  for (const OpenRange& range : std::exchange(other_, std::move(own))) {
+    open(range.name, range.stream, range.item);
   }
 }
 
@@ -245,6 +262,20 @@ void write_trace(const std::filesystem::path& path, std::span<const std::string>
 TraceScope::TraceScope(Tracer* tracer) : previous_(std::exchange(active, tracer)) {}
 TraceScope::~TraceScope() { active = previous_; }
 
+void TraceScope::begin_turns() {
+  if (active != nullptr) active->begin_turns();
+}
+
+void TraceScope::change_turn() noexcept {
+  if (active == nullptr) return;
+  try {
+    active->change_turn();
+  } catch (const Error& error) {
+    // The device has failed; its own operation reports the error.
+    debug(error.what());
+  }
+}
+
 bool is_tracing() { return active != nullptr; }
 
 TraceRange::TraceRange(const char* name, Stream stream, bool is_queued, TraceItem item) {
@@ -253,7 +284,7 @@ TraceRange::TraceRange(const char* name, Stream stream, bool is_queued, TraceIte
   if (log_ != nullptr) log_->open(name);
   if (active != nullptr) {
     tracer_ = active;
-    record_ = tracer_->open(name, is_queued ? stream : Stream{}, item);
+    tracer_->open(name, is_queued ? stream : Stream{}, item);
   }
   has_nvtx_ = cuda::kIsBuilt && (tracer_ != nullptr || is_profiler_attached());
   if (has_nvtx_) cuda::begin_nvtx_range(name);
@@ -264,7 +295,7 @@ void TraceRange::end() noexcept {
   if (has_nvtx_) cuda::end_nvtx_range();
   if (tracer_ == nullptr) return;
   try {
-    tracer_->close(record_);
+    tracer_->close();
   } catch (const Error& error) {
     // The device has failed; its own operation reports the error.
     debug(error.what());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/core/turns.h"
 #include "megatron/device/stream.h"
 
 // Measures where time goes. Trainer, modules and ops open ranges; the thread's active Tracer
@@ -41,7 +42,8 @@ struct TraceItem {
 };
 
 // Records the ranges of one rank's thread, on the host's clock and, for ranges on a GPU's stream,
-// on the GPU's.
+// on the GPU's. While functions take turns, each range ends with its function's turn, and another
+// one of the same name begins with the next.
 class Tracer {
  public:
   // `rank` names the process in traces.
@@ -63,16 +65,27 @@ class Tracer {
 
  private:
   friend class TraceRange;
+  friend class TraceScope;
   friend const char* enclosing_work();
   struct Record;
+  struct OpenRange {
+    const char* name;
+    Stream stream;
+    TraceItem item;
+  };
   const char* enclosing() const;
-  size_t open(const char* name, Stream stream, TraceItem item);
-  void close(size_t record);
+  void open(const char* name, Stream stream, TraceItem item);
+  void close();  // the innermost range
+  // For the thread whose active tracer it is.
+  void begin_turns();
+  void change_turn();
 
   const int rank_;
   const int64_t epoch_offset_ns_;  // from the steady clock to 1970
   std::vector<Record> records_;    // in the order of their begin
   std::vector<size_t> open_;
+  size_t num_outer_ = 0;          // of open_: opened before functions took turns
+  std::vector<OpenRange> other_;  // of the other function, outermost first
 };
 
 // Writes the events of several tracers as one file for chrome://tracing or Perfetto; skips empty
@@ -80,12 +93,12 @@ class Tracer {
 void write_trace(const std::filesystem::path& path, std::span<const std::string> events);
 
 // Makes `tracer` (null: none) the thread's active one while it lives.
-class TraceScope {
+class TraceScope final : public TurnObserver {
  public:
   explicit TraceScope(Tracer* tracer);
-  ~TraceScope();
-  TraceScope(const TraceScope&) = delete;
-  TraceScope& operator=(const TraceScope&) = delete;
+  ~TraceScope() override;
+  void begin_turns() override;
+  void change_turn() noexcept override;
 
  private:
   Tracer* previous_;
@@ -94,7 +107,8 @@ class TraceScope {
 bool is_tracing();
 
 // A piece of work, from construction to destruction; ranges nest. Profilers that read NVTX (Nsight
-// Systems) show it under its name, with or without a tracer.
+// Systems) show it under its name, with or without a tracer; they mix those of two functions that
+// take turns.
 class TraceRange {
  public:
   // `name` must outlive the tracer; null: no range.
@@ -113,7 +127,6 @@ class TraceRange {
   void end() noexcept;
 
   Tracer* tracer_ = nullptr;
-  size_t record_ = 0;
   bool has_nvtx_ = false;
   MemoryLog* log_ = nullptr;
 };
