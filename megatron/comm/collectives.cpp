@@ -11,6 +11,7 @@
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
@@ -86,51 +87,127 @@ void dispatch(const Call& call, const Group& group, Stream stream, const OnHost&
   recorder.finish(stream.is_cpu() ? FlightRecorder::State::kDone : FlightRecorder::State::kQueued);
 }
 
-void run(const Call& call, const void* in, void* out, const Group& group, Stream stream) {
+// A collective with its memory.
+struct Collective {
+  Call call;
+  const void* in = nullptr;
+  void* out = nullptr;
+};
+// None in a group of one, after the copy that it may need.
+using SomeCollective = std::optional<Collective>;
+
+void run(const Collective& work, const Group& group, Stream stream) {
   dispatch(
-      call, group, stream, [&](Transport& transport) { transport.run(call, in, out); },
-      [&](DeviceTransport& transport) { transport.run(call, in, out, stream); });
+      work.call, group, stream,
+      [&](Transport& transport) { transport.run(work.call, work.in, work.out); },
+      [&](DeviceTransport& transport) { transport.run(work.call, work.in, work.out, stream); });
+}
+
+// Runs f(own) on the group's own stream, after the current work of `stream` and beside its later
+// work. f returns the host's remaining part for wait(), if any.
+template <class F>
+std::unique_ptr<Pending::State> start_beside(const Group& group, Stream stream, const F& f) {
+  DeviceTransport& transport = group.device_transport(stream.device);
+  const Stream own = transport.own_stream();
+  std::unique_ptr<Pending::State> state = transport.pending_states().take(stream.device);
+  state->stream = stream;
+  state->own = own;
+  state->group = group;
+  cuda::record(state->done, stream.native);
+  cuda::wait(own.native, state->done);
+  state->rest = f(own);
+  if (state->rest == nullptr) cuda::record(state->done, own.native);
+  return state;
+}
+
+Pending start(const SomeCollective& work, const Group& group, Stream stream, Pending after = {}) {
+  if (!work) return after;
+  if (!stream.has_queue()) {
+    after.wait(stream);
+    run(*work, group, stream);
+    return {};
+  }
+  return Pending(start_beside(group, stream, [&](Stream own) -> UnfinishedExchange* {
+    after.wait(own);
+    run(*work, group, own);
+    return nullptr;
+  }));
+}
+
+// Smaller collectives take less time than the other function's turn.
+int64_t min_turn_bytes(Stream stream) { return stream.is_cpu() ? 1024 : 256 << 10; }
+
+void run_in_turn(const SomeCollective& work, const Group& group, Stream stream) {
+  if (!work) return;
+  if (takes_turns() && work->call.bytes() >= min_turn_bytes(stream)) {
+    return start(work, group, stream).wait_in_turn();
+  }
+  run(*work, group, stream);
+}
+
+SomeCollective all_reduce_of(TensorView x, Reduce op, const Group& group) {
+  const Call call{Operation::kAllReduce, x.dtype, x.numel(), op};
+  check_reducible(call);
+  if (group.size() == 1) return {};
+  return Collective{call, x.data, x.data};
+}
+
+SomeCollective all_gather_of(TensorView y, ConstView x, const Group& group, Stream stream) {
+  check_sizes(Operation::kAllGather, y, x, group.size());
+  if (group.size() > 1) {
+    return Collective{{Operation::kAllGather, x.dtype, x.numel()}, x.data, y.data};
+  }
+  copy_if_elsewhere(y, x, stream);
+  return {};
+}
+
+SomeCollective reduce_scatter_of(TensorView y, ConstView x, Reduce op, const Group& group,
+                                 Stream stream) {
+  const Call call{Operation::kReduceScatter, y.dtype, y.numel(), op};
+  check_sizes(Operation::kReduceScatter, x, y, group.size());
+  check_reducible(call);
+  if (group.size() > 1) return Collective{call, x.data, y.data};
+  copy_if_elsewhere(y, x, stream);
+  return {};
+}
+
+SomeCollective all_to_all_of(TensorView y, ConstView x, const Group& group, Stream stream) {
+  check_sizes(Operation::kAllToAll, y, x, 1);
+  if (x.numel() % group.size() != 0) {
+    throw ShapeError(fmt::format("all_to_all: {} elements do not divide into {} equal parts",
+                                 x.numel(), group.size()));
+  }
+  if (group.size() == 1) {
+    copy_if_elsewhere(y, x, stream);
+    return {};
+  }
+  invariant(x.data != y.data, "all_to_all has different memory for x and y");
+  return Collective{{Operation::kAllToAll, x.dtype, x.numel() / group.size()}, x.data, y.data};
 }
 
 }  // namespace
 
 void all_reduce(TensorView x, Reduce op, const Group& group, Stream stream) {
-  const Call call{Operation::kAllReduce, x.dtype, x.numel(), op};
-  check_reducible(call);
-  if (group.size() == 1) return;
-  run(call, x.data, x.data, group, stream);
+  run_in_turn(all_reduce_of(x, op, group), group, stream);
 }
 
 void all_gather(TensorView y, ConstView x, const Group& group, Stream stream) {
-  check_sizes(Operation::kAllGather, y, x, group.size());
-  if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
-  run({Operation::kAllGather, x.dtype, x.numel()}, x.data, y.data, group, stream);
+  run_in_turn(all_gather_of(y, x, group, stream), group, stream);
 }
 
 void reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group, Stream stream) {
-  const Call call{Operation::kReduceScatter, y.dtype, y.numel(), op};
-  check_sizes(Operation::kReduceScatter, x, y, group.size());
-  check_reducible(call);
-  if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
-  run(call, x.data, y.data, group, stream);
+  run_in_turn(reduce_scatter_of(y, x, op, group, stream), group, stream);
 }
 
 void broadcast(TensorView x, int root, const Group& group, Stream stream) {
   check_member(group, root, "broadcast: root");
   if (group.size() == 1) return;
   const Call call{Operation::kBroadcast, x.dtype, x.numel(), Reduce::kSum, root};
-  run(call, x.data, x.data, group, stream);
+  run({call, x.data, x.data}, group, stream);
 }
 
 void all_to_all(TensorView y, ConstView x, const Group& group, Stream stream) {
-  check_sizes(Operation::kAllToAll, y, x, 1);
-  if (x.numel() % group.size() != 0) {
-    throw ShapeError(fmt::format("all_to_all: {} elements do not divide into {} equal parts",
-                                 x.numel(), group.size()));
-  }
-  if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
-  invariant(x.data != y.data, "all_to_all has different memory for x and y");
-  run({Operation::kAllToAll, x.dtype, x.numel() / group.size()}, x.data, y.data, group, stream);
+  run_in_turn(all_to_all_of(y, x, group, stream), group, stream);
 }
 
 void send(ConstView x, int to, const Group& group, Stream stream) {
@@ -155,7 +232,7 @@ void exchange(std::span<const Transfer> transfers, const Group& group, Stream st
 
 void barrier(const Group& group) {
   if (group.size() == 1) return;
-  run({Operation::kBarrier}, nullptr, nullptr, group, Stream{});
+  run({{Operation::kBarrier}}, group, Stream{});
 }
 
 void connect(const Group& group, Stream stream) {
@@ -222,59 +299,27 @@ void Pending::wait(Stream later) {
   idle.give_back(std::move(state));
 }
 
-namespace {
-
-// Runs f(own) on the group's own stream, after the current work of `stream` and beside its later
-// work. f returns the host's remaining part for wait(), if any.
-template <class F>
-std::unique_ptr<Pending::State> start_beside(const Group& group, Stream stream, const F& f) {
-  DeviceTransport& transport = group.device_transport(stream.device);
-  const Stream own = transport.own_stream();
-  std::unique_ptr<Pending::State> state = transport.pending_states().take(stream.device);
-  state->stream = stream;
-  state->own = own;
-  state->group = group;
-  cuda::record(state->done, stream.native);
-  cuda::wait(own.native, state->done);
-  state->rest = f(own);
-  if (state->rest == nullptr) cuda::record(state->done, own.native);
-  return state;
+void Pending::wait_in_turn() {
+  end_turn();
+  wait();
 }
-
-template <class F>
-Pending start(const Group& group, Stream stream, const F& f) {
-  if (!stream.has_queue() || group.size() == 1) {
-    f(stream);
-    return {};
-  }
-  return Pending(start_beside(group, stream, [&](Stream own) -> UnfinishedExchange* {
-    f(own);
-    return nullptr;
-  }));
-}
-
-}  // namespace
 
 Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream,
                          Pending after) {
-  if (group.size() == 1) return after;
-  return start(group, stream, [&](Stream own) {
-    after.wait(own);
-    all_reduce(x, op, group, own);
-  });
+  return start(all_reduce_of(x, op, group), group, stream, std::move(after));
 }
 
 Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream stream) {
-  return start(group, stream, [&](Stream own) { all_gather(y, x, group, own); });
+  return start(all_gather_of(y, x, group, stream), group, stream);
 }
 
 Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group,
                              Stream stream) {
-  return start(group, stream, [&](Stream own) { reduce_scatter(y, x, op, group, own); });
+  return start(reduce_scatter_of(y, x, op, group, stream), group, stream);
 }
 
 Pending start_all_to_all(TensorView y, ConstView x, const Group& group, Stream stream) {
-  return start(group, stream, [&](Stream own) { all_to_all(y, x, group, own); });
+  return start(all_to_all_of(y, x, group, stream), group, stream);
 }
 
 Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {

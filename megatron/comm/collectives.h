@@ -16,6 +16,9 @@
 // maximum with a NaN is NaN. In a group of one, outputs are the inputs (copied if they are
 // different memory).
 //
+// While two functions take turns (core/turns.h), a large all_reduce, all_gather, reduce_scatter or
+// all_to_all ends the turn of its function: it runs beside the other one's work.
+//
 // Every call throws CommError if a member is gone, if members make different calls, or if a member
 // does not arrive before the time-out; the message names the rank, the group and the missing call.
 // Throws ShapeError and DtypeError if the views do not fit together.
@@ -88,6 +91,8 @@ class Pending {
   void wait();
   // The same for later work of another stream of the device.
   void wait(Stream later);
+  // Ends the turn of a function that takes turns, and then waits.
+  void wait_in_turn();
 
   struct State;
   explicit Pending(std::unique_ptr<State> state);

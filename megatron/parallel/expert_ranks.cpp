@@ -18,7 +18,7 @@ struct Moving {
   comm::Pending pending;
 
   const Tensor& arrived() {
-    pending.wait();
+    pending.wait_in_turn();
     from = {};
     return to;
   }

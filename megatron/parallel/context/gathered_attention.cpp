@@ -45,7 +45,7 @@ class GatheredKeys {
 
   // The keys and values that a chunk sees. Call it for the first chunk first.
   kernels::Kv<ConstHeadsView> of_chunk(size_t half, const ChunkedAttention& a) {
-    pending_[half].wait();
+    pending_[half].wait_in_turn();
     const Tensor seen = all_.slice(0, num_keys(a, half));
     return kernels::split_kv(seen.view(), a.options.num_query_groups);
   }

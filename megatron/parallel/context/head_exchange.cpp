@@ -65,7 +65,7 @@ SequenceToHeads::SequenceToHeads(ConstView x, const ExchangePiece& piece, const 
 
 Tensor SequenceToHeads::take() {
   for (const size_t chunk : {size_t{0}, size_t{1}}) {
-    pending_[chunk].wait();
+    pending_[chunk].wait_in_turn();
     parts_[chunk] = Tensor();
   }
   return std::move(y_);
@@ -85,7 +85,7 @@ HeadsToSequence::HeadsToSequence(Tensor x, const ExchangePiece& piece, const Con
 
 void HeadsToSequence::finish(TensorView y) {
   for (const size_t chunk : {size_t{0}, size_t{1}}) {
-    pending_[chunk].wait();
+    pending_[chunk].wait_in_turn();
     kernels::copy_heads(piece_of_chunk(y, piece_, chunk, parts_[chunk].size(0)),
                         parts_by_position(parts_[chunk], chunk), x_.stream());
     parts_[chunk] = Tensor();

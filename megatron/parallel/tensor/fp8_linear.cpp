@@ -4,6 +4,7 @@
 
 #include "megatron/autograd/delayed_gradients.h"
 #include "megatron/comm/collectives.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/fp8_transpose.h"
@@ -203,6 +204,7 @@ Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activati
     return forward(std::move(in.matrix), in.shape, Tensor(), layer1);
   }();
   Tensor pre = std::move(fc1.y);  // [s, b, f/tp or 2f/tp]
+  start_other();
   Forward fc2 =
       forward(layer2.fp8.quantized(Fp8Tensor::kInput,
                                    {.x = std::as_const(pre).rows(), .activation = activation},

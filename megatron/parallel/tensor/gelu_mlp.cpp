@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/gelu_matmul.h"
@@ -25,6 +26,7 @@ Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bi
                                  rows.rows(), weight1.data().view(),
                                  bias1.defined() ? bias1.data().view() : ConstView{}, stream);
   });
+  start_other();
   Tensor z = row_parallel_forward(y, weight2, tp, options.may_split_k && !grad_enabled());
   if (options.drops_value && grad_enabled()) {
     y.drop_until_access([pre] {

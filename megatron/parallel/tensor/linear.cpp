@@ -9,6 +9,7 @@
 #include "megatron/autograd/delayed_gradients.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/tensor/fp8_linear.h"
@@ -28,9 +29,10 @@ int64_t divided(int64_t size, int64_t by, const char* what) {
                   what, size, by));
 }
 
-// Do slices of the sequence, such as x, travel beside products?
+// Do slices of the sequence, such as x, travel beside products? Whole sequences travel beside the
+// work of another microbatch (core/turns.h).
 bool overlaps_comm(const Shape& slice, Stream stream, const TensorParallel& tp) {
-  return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 &&
+  return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 && !takes_turns() &&
          worth_overlapping(slice, stream);
 }
 
@@ -270,6 +272,7 @@ bool RowParallelLinear::has_rounded_weight() const { return rounded_->scales.def
 Variable RowParallelLinear::forward_without_bias(const Variable& x,
                                                  const DropoutKey& adapter_dropout,
                                                  bool may_split_k) const {
+  start_other();
   Variable y;
   if (has_rounded_weight()) {
     y = rounded_row_parallel_linear(x, *rounded_, tp_);
