@@ -27,6 +27,7 @@ class ChangedGptTask final : public GptTask, public TakesBatches {
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
   bool weighs_tokens() const override;
+  bool may_overlap_microbatches() const override { return false; }
 
  protected:
   SplitDatasets open_datasets(const SampleCounts& sizes) const override;

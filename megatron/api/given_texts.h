@@ -26,6 +26,7 @@ class GivenBertTask final : public BertTask, public TakesBatches {
   void adjust_parameter(OptimizedParameter& parameter) const override;
   Microbatch get_batch(Split split, int64_t chunk) override;
   bool weighs_tokens() const override;
+  bool may_overlap_microbatches() const override { return false; }
 
  protected:
   std::vector<std::unique_ptr<const megatron::Model>> make_chunks(
@@ -58,6 +59,7 @@ class GivenT5Task final : public T5Task, public TakesBatches {
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
   bool weighs_tokens() const override;
+  bool may_overlap_microbatches() const override { return false; }
 
  protected:
   MicrobatchOutput loss(const megatron::Model& model, const Variable& hidden,

@@ -46,6 +46,7 @@ class ModelTask : public TrainTask {
   std::vector<std::string> groups(Split split) const override { return loaders_.groups(split); }
   void use_group(Split split, size_t group) override { loaders_.use_group(split, group); }
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
+  bool may_overlap_microbatches() const override { return true; }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
   bool weighs_tokens() const override { return true; }

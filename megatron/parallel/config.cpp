@@ -51,6 +51,8 @@ ParallelConfig resolved(ParallelConfig config) {
   }
   config.use_distributed_optimizer = config.zero_stage >= 1;
   if (tp == 1) config.sequence_parallel = false;
+  const int64_t layer_ranks = tp * config.context_parallel_size * config.expert_model_parallel_size;
+  if (pp > 1 || layer_ranks == 1) config.overlap_microbatches = false;
   if (config.sequence_parallel) config.async_tensor_model_parallel_allreduce = false;
   return config;
 }

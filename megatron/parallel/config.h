@@ -44,6 +44,7 @@ struct ParallelConfig {
   bool async_tensor_model_parallel_allreduce = true;
   bool gradient_accumulation_fusion = true;
   bool tp_comm_overlap = false;
+  bool overlap_microbatches = false;  // two take turns; pipeline/schedule.h
   bool use_tp_pp_dp_mapping = false;  // rank order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp
 
   // ZeRO stage (Rajbhandari et al. 2020, arXiv:1910.02054): data-parallel ranks shard 0 nothing, 1

@@ -182,6 +182,11 @@ class IneffectiveFlags {
             "--pipeline-model-parallel-layout has no effect with --pipeline-model-parallel-size 1");
     warn_if(pp == 1 && given("enable_zero_bubble"),
             "--enable-zero-bubble has no effect with --pipeline-model-parallel-size 1");
+    warn_if(pp > 1 && given("overlap_microbatches"),
+            "--overlap-microbatches has no effect with --pipeline-model-parallel-size above 1");
+    warn_if(pp == 1 && given("overlap_microbatches") && !args_.parallel.overlap_microbatches,
+            "--overlap-microbatches has no effect without tensor-, context- or expert-parallel "
+            "ranks");
     const int64_t group = args_.parallel.microbatch_group_size_per_virtual_pipeline_stage;
     warn_if(group > 0 && group != pp,
             "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is always "

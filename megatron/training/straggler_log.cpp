@@ -49,6 +49,7 @@ StragglerLog::StragglerLog(const ParallelContext& parallel, Stream stream, int64
       num_named_(num_named) {}
 
 void StragglerLog::begin(Work work) {
+  is_computing_ = work == Work::kCompute;
   if (work == Work::kCompute && !stream_.is_cpu()) {
     if (spare_.empty()) {
       under_way_.emplace_back(Event(stream_.device), Event(stream_.device));
@@ -63,12 +64,21 @@ void StragglerLog::begin(Work work) {
 }
 
 void StragglerLog::end(Work work) {
+  is_computing_ = false;
   if (work == Work::kCompute && !stream_.is_cpu()) {
     return under_way_.back().second.record(stream_);
   }
   const Clock::duration calls =
       world_.transport().context().recorder.time_in_calls() - calls_before_;
   add(work, milliseconds_of(Clock::now() - begun_ - calls));
+}
+
+void StragglerLog::InTurns::change_turn() noexcept {
+  if (log_ == nullptr) return;
+  const bool computes = log_->is_computing_;
+  if (computes) log_->end(Work::kCompute);
+  if (other_computes_) log_->begin(Work::kCompute);
+  other_computes_ = computes;
 }
 
 void StragglerLog::add(Work work, double milliseconds) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/comm/group.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/device.h"
 #include "megatron/device/stream.h"
 #include "megatron/parallel/parallel_context.h"
@@ -53,6 +54,19 @@ class StragglerLog {
     Work work_;
   };
 
+  // While it lives, a pass of one of two functions that take turns does not count the other's
+  // turns.
+  class InTurns final : public TurnObserver {
+   public:
+    explicit InTurns(StragglerLog* log) : log_(log) {}  // null: none
+    void begin_turns() override { other_computes_ = false; }
+    void change_turn() noexcept override;
+
+   private:
+    StragglerLog* log_;
+    bool other_computes_ = false;
+  };
+
   // Adds a time that was measured elsewhere.
   void add(Work work, double milliseconds);
   // Call once an iteration, with the operations of all ranks.
@@ -86,6 +100,7 @@ class StragglerLog {
   const Stream stream_;
   const int64_t num_named_;
 
+  bool is_computing_ = false;
   Clock::time_point begun_;
   Clock::duration calls_before_{};  // in calls to other ranks
   Passes under_way_;

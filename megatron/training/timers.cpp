@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace megatron {
 namespace {
 
@@ -38,6 +41,32 @@ void Timers::reset(std::string_view name) {
   if (found == timers_.end()) return;
   found->second.seconds = 0;
   found->second.started = Clock::now();
+}
+
+std::vector<Timers::Timer*> TimersInTurns::running() const {
+  std::vector<Timers::Timer*> found;
+  for (auto& [name, timer] : timers_.timers_) {
+    if (timer.is_running && !std::ranges::count(outer_, &timer)) found.push_back(&timer);
+  }
+  return found;
+}
+
+void TimersInTurns::begin_turns() {
+  outer_.clear();
+  outer_ = running();
+  other_.clear();
+}
+
+void TimersInTurns::change_turn() noexcept {
+  std::vector<Timers::Timer*> own = running();
+  for (Timers::Timer* const timer : own) {
+    timer->is_running = false;
+    timer->seconds += seconds_since(timer->started);
+  }
+  for (Timers::Timer* const timer : std::exchange(other_, std::move(own))) {
+    timer->is_running = true;
+    timer->started = std::chrono::steady_clock::now();
+  }
 }
 
 std::string Timers::report(const std::vector<std::string_view>& names, double normalizer) {

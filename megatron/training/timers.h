@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/core/turns.h"
 #include "megatron/training/config.h"
 
 namespace megatron {
@@ -26,6 +27,7 @@ class Timers {
   std::string report(const std::vector<std::string_view>& names, double normalizer);
 
  private:
+  friend class TimersInTurns;
   using Clock = std::chrono::steady_clock;
   struct Timer {
     double seconds = 0;
@@ -53,6 +55,22 @@ class TimerScope {
   Timers& timers_;
   std::string_view name_;
   int64_t level_;
+};
+
+// While it lives, timers that a function starts stand still in turns of the other one.
+class TimersInTurns final : public TurnObserver {
+ public:
+  explicit TimersInTurns(Timers& timers) : timers_(timers) {}
+
+  void begin_turns() override;
+  void change_turn() noexcept override;
+
+ private:
+  std::vector<Timers::Timer*> running() const;
+
+  Timers& timers_;
+  std::vector<Timers::Timer*> outer_;  // of neither function
+  std::vector<Timers::Timer*> other_;  // of the one whose turn it is not
 };
 
 }  // namespace megatron

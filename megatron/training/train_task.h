@@ -99,6 +99,12 @@ class TrainTask {
   virtual MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                         std::span<const Variable> activations) = 0;
 
+  // True if the run may call get_batch() and forward_step() for another microbatch while a
+  // collective of the one before is under way, on another stack of the thread
+  // (--overlap-microbatches). Then both keep what they need of a microbatch in its tensors, not in
+  // members of the task.
+  virtual bool may_overlap_microbatches() const { return false; }
+
   // Called after every evaluation of a group with the mean losses, which only the ranks of the last
   // pipeline stage know. Its output appears once, below the lines of the evaluation.
   virtual void evaluated(Split /*split*/, const Progress& /*progress*/,

@@ -12,6 +12,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 #include "megatron/training/replica_check.h"
 #include "megatron/training/signals.h"
@@ -47,6 +48,8 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
       state_(state),
       options_(options),
       train_iters_(train_iters_of(config_)),
+      overlaps_microbatches_(config.parallel.overlap_microbatches &&
+                             task.may_overlap_microbatches()),
       log_(run_, train_iters_, state.progress, state.stream.device, state.parallel.world.size(),
            state.parallel.world.rank() == state.parallel.world.size() - 1),
       profile_(config_, state.parallel.world, state.stream.device, config.checkpoint.save) {
@@ -58,6 +61,12 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
       !state.stream.is_cpu() && config_.cuda_graph && !why_no_graph(run_));
   if (config_.curriculum.is_on()) curriculum_.emplace(config_.curriculum);
   if (records) graph_.emplace(task, state.random, state.stream);
+  if (config.parallel.overlap_microbatches && !overlaps_microbatches_) {
+    warn(
+        fmt::format("--overlap-microbatches has no effect: this task of {} has functions for one "
+                    "microbatch at a time",
+                    task.model_name()));
+  }
   if (config_.log_straggler && !config_.disable_straggler_on_startup) {
     stragglers_.emplace(state.parallel, state.stream, config_.straggler_minmax_count);
   }
@@ -263,7 +272,8 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
                             .stages = parallel.pipeline.size(),
                             .chunks = static_cast<int64_t>(state_.chunks.size()),
                             .microbatches = num_microbatches,
-                            .zero_bubble = run_.parallel.enable_zero_bubble};
+                            .zero_bubble = run_.parallel.enable_zero_bubble,
+                            .overlaps_microbatches = overlaps_microbatches_};
   StragglerLog* const stragglers = seed.defined() && stragglers_ ? &*stragglers_ : nullptr;
   const auto read = [&](const PipelineStep& step) {
     const StragglerLog::Scope scope(stragglers, StragglerLog::Work::kRead);
@@ -300,6 +310,9 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
       gradients.run();
     };
   }
+  const OwnInTurn<RandomState> random(state_.random);
+  const TimersInTurns timers(log_.timers());
+  const StragglerLog::InTurns passes(stragglers);
   run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,
                parallel.links, task_.boundaries(), state_.stream, work);
   return losses;

@@ -143,6 +143,7 @@ class Trainer {
   TrainingState& state_;
   const TrainerOptions options_;
   const int64_t train_iters_;
+  const bool overlaps_microbatches_;
   TrainingLog log_;
   ProfileWindow profile_;                      // --profile
   std::optional<ProgressFile> progress_file_;  // --log-progress

@@ -70,6 +70,16 @@ TEST(ZeroBubbleTest, WeightPassesComeLaterOnLaterStages) {
             one_forward_one_backward({.microbatches = 2}));
 }
 
+TEST(ScheduleTest, TwoMicrobatchesAreInFlightIfTheyOverlap) {
+  const PipelineShape shape{.microbatches = 3, .overlaps_microbatches = true};
+  EXPECT_EQ(training_steps(shape), (std::vector<PipelineStep>{{Pass::kForward, 0},
+                                                              {Pass::kForward, 1},
+                                                              {Pass::kBackward, 0},
+                                                              {Pass::kBackward, 1},
+                                                              {Pass::kForward, 2},
+                                                              {Pass::kBackward, 2}}));
+}
+
 TEST(ZeroBubbleTest, KeepsAsManyMicrobatchesAsTheFirstStageWithoutWeightPasses) {
   for (const int64_t chunks : {1, 2, 3}) {
     const auto most_waiting = [&](int64_t stage, bool zero_bubble, Pass until) {

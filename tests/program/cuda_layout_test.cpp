@@ -241,6 +241,27 @@ TEST_F(CudaLayoutTest, ProductsByPiecesTrainAsOneRank) {
   }
 }
 
+// Collectives of at least 256 KiB run beside the work of another microbatch.
+TEST_F(CudaLayoutTest, TwoMicrobatchesAtATimeChangeNoBit) {
+  const Flags fp32 = wide_model(true)
+                         .with("--seq-length", "1024")
+                         .with("--max-position-embeddings", "1024")
+                         .with("--micro-batch-size", "4")
+                         .with("--global-batch-size", "16")
+                         .with("--train-iters", "8");
+  for (const Flags& flags : {fp32, fp32.with("--bf16")}) {
+    for (const Layout& layout :
+         {Layout{.tp = 2, .sequence_parallel = true},
+          Layout{.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true},
+          Layout{.cp = 2, .cp_comm_type = "a2a"}}) {
+      const std::string name = name_of(layout);
+      const std::vector<Metrics> want = trained(flags, layout, name);
+      expect_same_bits(trained(flags.with("--overlap-microbatches"), layout, name + "_overlapped"),
+                       want, name);
+    }
+  }
+}
+
 TEST_F(CudaLayoutTest, TwoRunsHaveTheSameBits) {
   const Layout layout{
       .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true};

@@ -220,6 +220,7 @@ class RandomFlags {
     }
     if (pp_ > 1 && !is_interleaved && once_in(2)) draw_stages(microbatches % pp_ == 0);
     if (pp_ > 1 && once_in(2)) words.emplace_back("--enable-zero-bubble");
+    if (pp_ == 1 && once_in(2)) words.emplace_back("--overlap-microbatches");
   }
 
   // Any layers on any stages, none on some, and some on two.

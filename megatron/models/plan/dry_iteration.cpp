@@ -91,7 +91,8 @@ class DryRank {
                               .stages = state.parallel.pipeline.size(),
                               .chunks = static_cast<int64_t>(state.chunks.size()),
                               .microbatches = count,
-                              .zero_bubble = config_.parallel.enable_zero_bubble};
+                              .zero_bubble = config_.parallel.enable_zero_bubble,
+                              .overlaps_microbatches = config_.parallel.overlap_microbatches};
     run_pipeline(training_steps(shape), shape, state.parallel.links, task_->boundaries(),
                  state.stream, work);
     state.fp8.finish_iteration(0);

@@ -22,7 +22,8 @@ PipelineShape shape_of(const PlannedTraining& t, int64_t stage) {
           .stages = t.num_stages(),
           .chunks = num_model_chunks(t.parallel, t.transformer.num_layers),
           .microbatches = t.num_microbatches,
-          .zero_bubble = t.parallel.enable_zero_bubble};
+          .zero_bubble = t.parallel.enable_zero_bubble,
+          .overlaps_microbatches = t.parallel.overlap_microbatches};
 }
 
 // The maximum number of forward passes of the rank's chunks that wait for their backward pass.

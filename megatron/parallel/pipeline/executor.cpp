@@ -8,6 +8,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
 
 namespace megatron {
@@ -34,29 +35,48 @@ class Stage {
   void run(std::span<const PipelineStep> steps) {
     has_weight_passes_ = std::ranges::any_of(
         steps, [](const PipelineStep& step) { return step.pass == Pass::kWeight; });
+    // Without devices nothing waits; the steps in their order have the memory of turns.
+    if (shape_.overlaps_microbatches && !stream_.is_dry()) return run_in_pairs(steps);
     std::optional<Message> incoming;
     if (!steps.empty()) incoming = receive_for(steps.front());
     for (size_t i = 0; i < steps.size(); ++i) {
       std::optional<Message> now = std::exchange(incoming, std::nullopt);
       if (i + 1 < steps.size()) incoming = receive_for(steps[i + 1]);
       if (now) wait_for(*now);
-      std::vector<Tensor> received = now ? std::move(now->tensors) : std::vector<Tensor>();
-      switch (steps[i].pass) {
-        case Pass::kForward:
-          forward(steps[i], std::move(received));
-          break;
-        case Pass::kBackward:
-          backward(steps[i], received);
-          break;
-        case Pass::kWeight:
-          weight(steps[i]);
-          break;
-      }
+      run_step(steps[i], now ? std::move(now->tensors) : std::vector<Tensor>());
     }
     while (!sent_.empty()) forget_oldest();
   }
 
  private:
+  void run_step(const PipelineStep& step, std::vector<Tensor> received) {
+    switch (step.pass) {
+      case Pass::kForward:
+        return forward(step, std::move(received));
+      case Pass::kBackward:
+        return backward(step, received);
+      case Pass::kWeight:
+        return weight(step);
+    }
+  }
+
+  // The steps of each two microbatches take turns.
+  void run_in_pairs(std::span<const PipelineStep> steps) {
+    while (!steps.empty()) {
+      const int64_t pair = steps.front().microbatch / 2;
+      const auto end = std::ranges::find_if(
+          steps, [&](const PipelineStep& step) { return step.microbatch / 2 != pair; });
+      const std::span<const PipelineStep> both(steps.begin(), end);
+      const auto run_those_of = [&](int64_t microbatch) {
+        for (const PipelineStep& step : both) {
+          if (step.microbatch == microbatch) run_step(step, {});
+        }
+      };
+      take_turns([&] { run_those_of(2 * pair); }, [&] { run_those_of(2 * pair + 1); });
+      steps = {end, steps.end()};
+    }
+  }
+
   bool begins_model(const PipelineStep& step) const { return shape_.stage == 0 && step.chunk == 0; }
   bool ends_model(const PipelineStep& step) const {
     return shape_.stage == shape_.stages - 1 && step.chunk == shape_.chunks - 1;

@@ -42,7 +42,9 @@ void open_links(const PipelineLinks& links, int stage, int stages, bool is_ring,
 
 // Runs one stage's steps in their order. Receives what the next step needs while a step computes;
 // on a GPU sends and receives run beside the computation. Activations that were sent are freed,
-// except for what their graph has captured. With one stage and one chunk there are no transfers.
+// except for what their graph has captured. With one stage and one chunk there are no transfers;
+// with overlaps_microbatches the steps of two microbatches then take turns (core/turns.h), each in
+// its order.
 //
 // Every stage of the pipeline calls it with the plan of its own place in `shape` and the boundary
 // of each of its chunks. `stream` is that of the model.

@@ -68,7 +68,19 @@ std::vector<PipelineStep> with_weight_passes(const std::vector<PipelineStep>& st
   return all;
 }
 
+std::vector<PipelineStep> in_pairs(const PipelineShape& shape) {
+  std::vector<PipelineStep> steps;
+  for (int64_t first = 0; first < shape.microbatches; first += 2) {
+    const int64_t end = std::min(first + 2, shape.microbatches);
+    for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+      for (int64_t i = first; i < end; ++i) steps.push_back({pass, i});
+    }
+  }
+  return steps;
+}
+
 std::vector<PipelineStep> training_steps(const PipelineShape& shape) {
+  if (shape.overlaps_microbatches) return in_pairs(shape);
   const bool is_interleaved = shape.chunks > 1;
   std::vector<PipelineStep> steps =
       is_interleaved ? interleaved(shape) : one_forward_one_backward(shape);

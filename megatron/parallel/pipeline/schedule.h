@@ -23,6 +23,9 @@ struct PipelineShape {
   int64_t chunks = 1;  // in each stage
   int64_t microbatches = 1;
   bool zero_bubble = false;  // with weight passes
+  // Two microbatches at a time take turns: while collectives of one are under way, the other
+  // computes. REQUIRES: one stage of one chunk.
+  bool overlaps_microbatches = false;
 };
 
 // One forward, one backward: fill, alternate, drain. At most stages - stage microbatches are in
@@ -39,9 +42,13 @@ std::vector<PipelineStep> interleaved(const PipelineShape& shape);
 // for the backward pass `lag` before it; the others come at the end.
 std::vector<PipelineStep> with_weight_passes(const std::vector<PipelineStep>& steps, int64_t lag);
 
-// Whichever of the first two fits the number of chunks. With zero_bubble weight passes fill a part
-// of the bubble (ZB-H1), and lag by as much as the memory of the first stage allows: no stage keeps
-// more microbatches for its weight passes than the first keeps for its backward passes.
+// Two microbatches forward, the two backward. REQUIRES: stages and chunks are 1.
+std::vector<PipelineStep> in_pairs(const PipelineShape& shape);
+
+// Whichever of the first two fits the number of chunks, or pairs with overlaps_microbatches. With
+// zero_bubble weight passes fill a part of the bubble (ZB-H1), and lag by as much as the memory of
+// the first stage allows: no stage keeps more microbatches for its weight passes than the first
+// keeps for its backward passes.
 std::vector<PipelineStep> training_steps(const PipelineShape& shape);
 
 // All forward passes and nothing else, in the order of training_steps().

@@ -51,6 +51,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Compute gradients of weights where a pipeline stage would wait (ZB-H1).")
       .is_listed = false;
   flags
+      .add_switch("--overlap-microbatches", c.overlap_microbatches,
+                  "Run two microbatches at a time: while collectives of one (tensor, context or "
+                  "expert parallel) are under way, the other computes.")
+      .is_listed = false;
+  flags
       .add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
                "Do not overlap communication between stages with computation.")
       .no_effect("stages always receive while they compute");

@@ -129,12 +129,16 @@ void add_moe_flags(FlagTable& flags, TrainingArgs& args) {
       .no_effect("all dispatchers give the same sums, and tokens travel by all-gather");
   flags.add_entry("--moe-grouped-gemm", T::kSwitch, other, false, "Kernel choice of experts.")
       .no_effect(of_kernels);
-  for (const char* flag : {"--moe-permute-fusion", "--moe-router-fusion",
-                           "--moe-shared-expert-overlap", "--overlap-moe-expert-parallel-comm",
-                           "--moe-router-padding-for-quantization", "--moe-enable-deepep"}) {
+  for (const char* flag :
+       {"--moe-permute-fusion", "--moe-router-fusion", "--moe-shared-expert-overlap",
+        "--moe-router-padding-for-quantization", "--moe-enable-deepep"}) {
     flags.add_later_entry(flag, T::kSwitch, other, false, "Kernel choice of experts.")
         .no_effect(of_kernels);
   }
+  flags
+      .add_later_entry("--overlap-moe-expert-parallel-comm", T::kSwitch, other, false,
+                       "Overlap of experts' transfers with another microbatch.")
+      .no_effect("--overlap-microbatches overlaps the transfers of all layers");
   flags
       .add_later_entry("--moe-flex-dispatcher-backend", T::kText, other, "deepep",
                        "Library of --moe-token-dispatcher-type flex.")
