@@ -150,7 +150,7 @@ megatron::Tensor GivenBertTask::class_labels(int64_t first, int64_t count) const
   }
   const bool is_class = kind == LabelKind::kClass;
   const int64_t n = is_class ? 1 : heads_.num_classes;
-  const megatron::Tensor labels = rows_of(given_->labels, first, count, n).reshape({count * n, 1});
+  megatron::Tensor labels = rows_of(given_->labels, first, count, n).reshape({count * n, 1});
   expect_labels(labels, is_class ? heads_.num_classes : 2);
   return labels;
 }
