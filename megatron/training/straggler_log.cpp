@@ -9,6 +9,8 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/transport.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
 
 namespace megatron {
 namespace {
@@ -76,8 +78,13 @@ void StragglerLog::end(Work work) {
 void StragglerLog::InTurns::change_turn() noexcept {
   if (log_ == nullptr) return;
   const bool computes = log_->is_computing_;
-  if (computes) log_->end(Work::kCompute);
-  if (other_computes_) log_->begin(Work::kCompute);
+  try {
+    if (computes) log_->end(Work::kCompute);
+    if (other_computes_) log_->begin(Work::kCompute);
+  } catch (const Error& error) {
+    // The device has failed; its own operation reports the error.
+    debug(error.what());
+  }
   other_computes_ = computes;
 }
 

@@ -272,6 +272,7 @@ bool RowParallelLinear::has_rounded_weight() const { return rounded_->scales.def
 Variable RowParallelLinear::forward_without_bias(const Variable& x,
                                                  const DropoutKey& adapter_dropout,
                                                  bool may_split_k) const {
+  // Between the two products of a branch: the other microbatch is half a branch behind.
   start_other();
   Variable y;
   if (has_rounded_weight()) {
