@@ -134,7 +134,8 @@ Pending start(const SomeCollective& work, const Group& group, Stream stream, Pen
   }));
 }
 
-// Smaller collectives take less time than the other function's turn.
+// Smaller collectives of GPUs take less time than the other function's turn. On CPUs none overlaps:
+// a low bound leaves out single numbers, and makes ranks on CPUs take the turns of GPUs.
 int64_t min_turn_bytes(Stream stream) { return stream.is_cpu() ? 1024 : 256 << 10; }
 
 void run_in_turn(const SomeCollective& work, const Group& group, Stream stream) {

@@ -4,7 +4,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <exception>
 #include <system_error>
@@ -27,6 +27,7 @@
 #define MG_TSAN_FIBERS 1
 #endif
 #if defined(MG_ASAN_FIBERS)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(MG_TSAN_FIBERS)
@@ -62,7 +63,7 @@ class Stack {
   void* memory_ = nullptr;
 };
 
-// What a sanitizer knows of the stack of a function.
+// A function's stack, as sanitizers name it.
 struct Sanitized {
 #if defined(MG_ASAN_FIBERS)
   void* fake_stack = nullptr;
@@ -84,7 +85,8 @@ struct Function {
 
 class Turns {
  public:
-  Turns(const std::function<void()>& first, const std::function<void()>& second);
+  Turns(const std::function<void()>& first, const std::function<void()>& second,
+        const Stack& stack);
   ~Turns();
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
@@ -102,19 +104,20 @@ class Turns {
   // Goes on with the other one until it comes back.
   void change();
 
-  Stack stack_;
   Function functions_[2];
   size_t current_ = 0;
   std::exception_ptr error_;
 };
 
-// Objects of this thread in the order of their making, and what is under way on it.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+// Ranks are threads, and turns are a mode of a thread, as grad_enabled() is: callers between
+// take_turns() and end_turn() need not pass it on.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): no caller could pass it
 thread_local std::vector<TurnObserver*> observers;
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): no caller could pass it
 thread_local Turns* turns = nullptr;
 
-Turns::Turns(const std::function<void()>& first, const std::function<void()>& second) {
+Turns::Turns(const std::function<void()>& first, const std::function<void()>& second,
+             const Stack& stack) {
   functions_[0].run = &first;
   functions_[0].has_begun = true;
   functions_[1].run = &second;
@@ -122,13 +125,14 @@ Turns::Turns(const std::function<void()>& first, const std::function<void()>& se
   if (::getcontext(&context) != 0) {
     throw std::system_error(errno, std::generic_category(), "getcontext");
   }
-  context.uc_stack.ss_sp = stack_.begin();
+  context.uc_stack.ss_sp = stack.begin();
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;  // it never returns
   ::makecontext(&context, run_second, 0);
 #if defined(MG_ASAN_FIBERS)
-  functions_[1].sanitized.bottom = stack_.begin();
+  functions_[1].sanitized.bottom = stack.begin();
   functions_[1].sanitized.size = kStackBytes;
+  __asan_unpoison_memory_region(stack.begin(), kStackBytes);  // the last function never returned
 #endif
 #if defined(MG_TSAN_FIBERS)
   functions_[0].sanitized.fiber = __tsan_get_current_fiber();
@@ -211,7 +215,8 @@ TurnObserver::~TurnObserver() { std::erase(observers, this); }
 
 void take_turns(const std::function<void()>& first, const std::function<void()>& second) {
   invariant(turns == nullptr, "two functions of a thread take turns at a time");
-  Turns all(first, second);
+  thread_local const Stack stack;  // kept, since a training takes turns many times a step
+  Turns all(first, second, stack);
   turns = &all;
   try {
     all.run();

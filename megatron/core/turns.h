@@ -24,8 +24,8 @@ void start_other();
 // True in take_turns().
 bool takes_turns();
 
-// What each of the two functions has for itself, such as the value of a mode of the thread, which
-// a scope in one of them changes. An object belongs to the thread that made it.
+// State of which each of the two functions has its own, such as a mode of the thread that a scope
+// in one of them changes. An object belongs to the thread that made it.
 class TurnObserver {
  public:
   TurnObserver();

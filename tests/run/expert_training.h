@@ -74,6 +74,14 @@ inline const FlagWords kDenseModel = {"--num-layers",
 inline const FlagWords kModel =
     kDenseModel + FlagWords{"--num-experts", "4", "--moe-ffn-hidden-size", "12"};
 
+inline const FlagWords kLlamaStyle = {"--swiglu",
+                                      "--disable-bias-linear",
+                                      "--normalization",
+                                      "RMSNorm",
+                                      "--position-embedding-type",
+                                      "rope",
+                                      "--untie-embeddings-and-output-weights"};
+
 // Appends a flag and its value.
 inline void add_flag(FlagWords& words, const char* flag, int64_t value) {
   words.emplace_back(flag);

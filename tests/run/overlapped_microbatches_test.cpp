@@ -14,13 +14,6 @@ constexpr int kIterations = 3;
 
 const FlagWords kTwo = {"--tensor-model-parallel-size", "2", "--sequence-parallel"};
 const FlagWords kUntied = {"--untie-embeddings-and-output-weights"};
-const FlagWords kLlama = {"--swiglu",
-                          "--disable-bias-linear",
-                          "--normalization",
-                          "RMSNorm",
-                          "--position-embedding-type",
-                          "rope",
-                          "--untie-embeddings-and-output-weights"};
 
 void expect_the_bits_of_one_after_the_other(const FlagWords& model, const LayoutFlags& layout) {
   SCOPED_TRACE(layout.text());
@@ -70,8 +63,9 @@ TEST(OverlappedMicrobatchesTest, HaveTheBitsOfOneAfterTheOtherOnEveryLayout) {
 }
 
 TEST(OverlappedMicrobatchesTest, HaveTheBitsOfOneAfterTheOtherForEveryModel) {
-  expect_the_bits_of_one_after_the_other(kDenseModel + kLlama, {2, kTwo});
-  expect_the_bits_of_one_after_the_other(kDenseModel + kLlama + FlagWords{"--bf16"}, {2, kTwo});
+  expect_the_bits_of_one_after_the_other(kDenseModel + kLlamaStyle, {2, kTwo});
+  expect_the_bits_of_one_after_the_other(kDenseModel + kLlamaStyle + FlagWords{"--bf16"},
+                                         {2, kTwo});
   expect_the_bits_of_one_after_the_other(
       kDenseModel + kUntied + FlagWords{"--hidden-dropout", "0.1", "--attention-dropout", "0.1"},
       {2, kTwo});
@@ -88,7 +82,7 @@ TEST(OverlappedMicrobatchesTest, HaveTheBitsOfOneAfterTheOtherInFp8) {
   const FlagWords fp8 = {"--hidden-size", "32",    "--ffn-hidden-size", "64", "--bf16",
                          "--fp8-format",  "hybrid"};
   expect_the_bits_of_one_after_the_other(kDenseModel + kUntied + fp8, {2, kTwo});
-  expect_the_bits_of_one_after_the_other(kDenseModel + kLlama + fp8, {2, kTwo});
+  expect_the_bits_of_one_after_the_other(kDenseModel + kLlamaStyle + fp8, {2, kTwo});
   expect_the_bits_of_one_after_the_other(
       kDenseModel + kUntied + fp8 + FlagWords{"--fp8-recipe", "tensorwise"}, {2, kTwo});
 }

@@ -61,16 +61,9 @@ TEST(ZeroBubbleTest, HasTheBitsOf1F1BOnEveryLayout) {
 }
 
 TEST(ZeroBubbleTest, HasTheBitsOf1F1BForEveryModel) {
-  const FlagWords llama = {"--swiglu",
-                           "--disable-bias-linear",
-                           "--normalization",
-                           "RMSNorm",
-                           "--position-embedding-type",
-                           "rope",
-                           "--untie-embeddings-and-output-weights"};
-  expect_the_bits_of_1f1b(kDenseModel + llama, layout_of(4, 4));
-  expect_the_bits_of_1f1b(kDenseModel + llama + FlagWords{"--bf16"}, layout_of(2, 2));
-  expect_the_bits_of_1f1b(kDenseModel + llama + FlagWords{"--mtp-num-layers", "2"},
+  expect_the_bits_of_1f1b(kDenseModel + kLlamaStyle, layout_of(4, 4));
+  expect_the_bits_of_1f1b(kDenseModel + kLlamaStyle + FlagWords{"--bf16"}, layout_of(2, 2));
+  expect_the_bits_of_1f1b(kDenseModel + kLlamaStyle + FlagWords{"--mtp-num-layers", "2"},
                           layout_of(2, 2));
   expect_the_bits_of_1f1b(
       kDenseModel + FlagWords{"--lora-rank", "2", "--lora-target-modules", "all-linear"},

@@ -204,8 +204,7 @@ Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activati
     return forward(std::move(in.matrix), in.shape, Tensor(), layer1);
   }();
   Tensor pre = std::move(fc1.y);  // [s, b, f/tp or 2f/tp]
-  // Between the two products of a branch: the other microbatch is half a branch behind.
-  start_other();
+  start_other();                  // as RowParallelLinear
   Forward fc2 =
       forward(layer2.fp8.quantized(Fp8Tensor::kInput,
                                    {.x = std::as_const(pre).rows(), .activation = activation},

@@ -26,8 +26,7 @@ Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bi
                                  rows.rows(), weight1.data().view(),
                                  bias1.defined() ? bias1.data().view() : ConstView{}, stream);
   });
-  // Between the two products of a branch: the other microbatch is half a branch behind.
-  start_other();
+  start_other();  // as RowParallelLinear
   Tensor z = row_parallel_forward(y, weight2, tp, options.may_split_k && !grad_enabled());
   if (options.drops_value && grad_enabled()) {
     y.drop_until_access([pre] {
