@@ -18,9 +18,8 @@ class Timers {
 
   void start(std::string_view name, int64_t level);
   void stop(std::string_view name, int64_t level);
-  // Seconds since the last reset, including the current interval of a running timer.
+  // Seconds since the last report, including the current interval of a running timer.
   double elapsed(std::string_view name) const;
-  void reset(std::string_view name);
 
   // "(min, max) time across ranks (ms):" and a line for each timer that ran, divided by
   // `normalizer` and reset; empty if none ran.
@@ -34,6 +33,8 @@ class Timers {
     bool is_running = false;
     Clock::time_point started;
   };
+
+  void reset(std::string_view name);
 
   int64_t log_level_;
   TimingLogOption option_;

@@ -52,7 +52,9 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
                              task.may_overlap_microbatches()),
       log_(run_, train_iters_, state.progress, state.stream.device, state.parallel.world.size(),
            state.parallel.world.rank() == state.parallel.world.size() - 1),
-      profile_(config_, state.parallel.world, state.stream.device, config.checkpoint.save) {
+      profile_(config_, state.parallel.world, state.stream.device, config.checkpoint.save),
+      began_(state.stream.device),
+      ended_(state.stream.device) {
   if (config_.log_progress && !run_.checkpoint.save.empty() && log_.is_kept()) {
     progress_file_.emplace(std::filesystem::path(run_.checkpoint.save) / "progress.txt",
                            state.parallel.world.size(), state.progress);
@@ -98,7 +100,7 @@ bool Trainer::begin() {
   log_.line("training ...");
   log_.line(datetime_text("before the start of training step"));
   if (config_.check_weight_hash_across_dp_replicas_interval > 0) compare_replicas();
-  log_.resume();
+  began_.record(state_.stream);
   if (log_.is_kept()) {
     notice_.emplace(SlowNotice::Options{.first_iteration = state_.progress.iteration,
                                         .last_iteration = train_iters_,
@@ -155,7 +157,6 @@ void Trainer::end() {
     report_stragglers();
     notice_.reset();
     profile_.finish();
-    log_.pause();
     if (!has_left_) {
       log_.line(datetime_text("after training is done"));
       if (state_.progress.iteration != 0) save();
@@ -241,6 +242,7 @@ void Trainer::train_step() {
     }
     loss_sums_->start(sums.view().data, sums.stream());
   }
+  ended_.record(state_.stream);
 
   progress.iteration += 1;
   progress.consumed_train_samples += result.global_batch_size;
@@ -398,6 +400,9 @@ void Trainer::finish_step() {
   if (!result.is_skipped) state_.scheduler.advance(result.global_batch_size);
   result.learning_rate = state_.scheduler.rates().lr;
   result.loss_scale = state_.optimizer.loss_scale();
+  ended_.synchronize();
+  result.seconds = ended_.ms_since(began_) * 1e-3;
+  std::swap(began_, ended_);
   finished_ = std::move(finished);
 }
 
@@ -440,9 +445,8 @@ bool Trainer::finish_iteration() {
   if (is_due(config_.check_weight_hash_across_dp_replicas_interval, iteration)) compare_replicas();
   if (is_due(config_.eval_interval, iteration) && config_.eval_iters > 0) {
     settle();
-    log_.pause();
     evaluate_and_print(Split::kValid, fmt::format("iteration {}", iteration), false);
-    log_.resume();
+    began_.record(state_.stream);
   }
   const int signal = config_.exit_signal_handler ? highest_on_ranks(ExitSignals::received()) : 0;
   if (signal != 0) {
@@ -457,9 +461,8 @@ bool Trainer::finish_iteration() {
   if (ends_epoch || is_due(run_.checkpoint.save_interval, iteration)) save();
   if (is_due(run_.checkpoint.non_persistent_save_interval, iteration)) save_locally();
   if (ends_epoch) {
-    log_.pause();
     task_.epoch_ended(state_.progress);
-    log_.resume();
+    began_.record(state_.stream);
   }
   if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
     settle();
@@ -549,7 +552,6 @@ bool Trainer::evaluate_group(Split split, const std::string& name, const std::st
 void Trainer::save() {
   if (options_.saver == nullptr || last_saved_ == state_.progress.iteration) return;
   settle();
-  log_.pause();
   finish_save(true);  // the previous one
   log_.timers().start("save-checkpoint", 0);
   log_.line(saving_text(state_.progress.iteration, run_.checkpoint.save));
@@ -564,7 +566,7 @@ void Trainer::save() {
   log_.timers().stop("save-checkpoint", 0);
   const std::string times = log_.timers().report({"save-checkpoint"}, 1);
   if (!times.empty()) log_.line(times);
-  log_.resume();
+  began_.record(state_.stream);
 }
 
 void Trainer::save_locally() {
@@ -572,13 +574,12 @@ void Trainer::save_locally() {
   const bool is_saved = last_saved_ == state_.progress.iteration && !saving_;
   if (options_.local_saver == nullptr || is_saved) return;
   settle();
-  log_.pause();
   log_.timers().start(kTimer, 0);
   options_.local_saver->save();
   log_.timers().stop(kTimer, 0);
   const std::string times = log_.timers().report({kTimer}, 1);
   if (!times.empty()) log_.line(times);
-  log_.resume();
+  began_.record(state_.stream);
 }
 
 void Trainer::finish_save(bool waits) {

@@ -156,6 +156,10 @@ class Trainer {
   int64_t last_evaluated_ = -1;             // iteration
   std::optional<Progress> saving_;          // the state in a save under way
 
+  // The clock of "elapsed time per iteration", which stands still in evaluations and saves: the end
+  // of the last one of these or of the last iteration, and of the queued iteration.
+  Event began_;
+  Event ended_;
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;
   std::optional<FinishedIteration> finished_;

@@ -103,6 +103,7 @@ void TrainingLog::iteration(const Progress& progress, const IterationResult& res
   }
   tokens_ += result.tokens;
   flops_ += result.floating_point_operations;
+  seconds_ += result.seconds;
 
   write_tensorboard(progress, result);
   if (config_.log_interval > 0 && progress.iteration % config_.log_interval == 0) {
@@ -113,8 +114,7 @@ void TrainingLog::iteration(const Progress& progress, const IterationResult& res
 }
 
 void TrainingLog::print_interval(const Progress& progress, const IterationResult& result) {
-  const double seconds = timers_.elapsed(kInterval);
-  timers_.reset(kInterval);
+  const double seconds = std::exchange(seconds_, 0);
   const auto iterations = static_cast<double>(advanced_ + skipped_);
 
   IterationLine line;

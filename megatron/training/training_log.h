@@ -34,6 +34,7 @@ struct IterationResult {
   std::optional<int64_t> sequence_length;
   std::optional<int64_t> consumed_tokens;
   double floating_point_operations = 0;
+  double seconds = 0;     // on the device, since the iteration, evaluation or save before
   NamedValues of_layers;  // for trackers alone: --moe-per-layer-logging
 };
 
@@ -64,13 +65,8 @@ class TrainingLog {
   }
   // Prints a line above the progress bar.
   void line(const std::string& text);
-  // Stop and continue the clock of "elapsed time per iteration" around evaluation and saving.
-  void pause() { timers_.stop(kInterval, 0); }
-  void resume() { timers_.start(kInterval, 0); }
 
  private:
-  static constexpr const char* kInterval = "interval-time";
-
   void open_trackers(const RunConfig& run, int64_t iteration);
   void track(int64_t iteration, const NamedValues& values);
   void print_interval(const Progress& progress, const IterationResult& result);
@@ -96,6 +92,7 @@ class TrainingLog {
   int64_t nan_ = 0;
   int64_t tokens_ = 0;
   double flops_ = 0;
+  double seconds_ = 0;
   bool has_reported_memory_ = false;
   std::string overflow_reason_;  // why fp16 skips iterations; empty: for other dtypes, or printed
 };
