@@ -22,7 +22,11 @@ struct Piece {
 
 // The memory that a part leaves.
 struct Part {
+  explicit Part(Device device) : has_left(device), has_arrived(device) {}
+
   std::vector<Piece> pieces;
+  Event has_left;          // the copies to the host
+  Event has_arrived;       // the copies back
   bool is_away = false;    // the device's memory is released
   bool is_coming = false;  // copies back have begun
   bool is_back = false;    // the work waits for them
@@ -37,19 +41,22 @@ void spoil(const Storage& storage) {
 }  // namespace
 
 struct ActivationStore::Copies : HostCopies {
-  explicit Copies(Stream work)
-      : HostCopies(work), has_left(work.device), has_arrived(work.device) {}
+  Copies(Stream work, int64_t the_num_beside)
+      : HostCopies(work), num_beside(static_cast<size_t>(the_num_beside)) {}
 
   void give_back(Piece& piece) {
     if (piece.host != nullptr) release(std::exchange(piece.host, nullptr));
   }
-  void send_last_away();
+  // Releases the device's memory of parts that leave, but for the last `num_left` ones.
+  void send_away(size_t num_left);
 
-  Event has_left;     // the last copies to the host
-  Event has_arrived;  // the last copies to the device
-  // The part that ended last, and is still on the device, too.
-  std::weak_ptr<Flight> last_flight;
-  size_t last_part = 0;
+  const size_t num_beside;
+  // Parts on their way to the host, in the order of their ends.
+  struct Leaving {
+    std::weak_ptr<Flight> flight;
+    size_t part;
+  };
+  std::deque<Leaving> leaving;
 };
 
 // One forward pass and its backward pass; lives as long as a tensor that is away.
@@ -60,7 +67,7 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
     for (Part& part : parts) {
       for (Piece& piece : part.pieces) {
         try {
-          if (piece.device.defined()) copies->has_arrived.hold_back(copies->work());
+          if (piece.device.defined()) part.has_arrived.hold_back(copies->work());
         } catch (const Error&) {
           // The next wait for the device reports it.
         }
@@ -86,11 +93,11 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
 
   // Begins to copy the part to the host.
   void end_part(const NewTensors& made, std::span<const Tensor> kept) {
-    copies->send_last_away();
+    copies->send_away(copies->num_beside - 1);
     std::vector<NewTensors::Entry> candidates = std::exchange(carried, {});
     candidates.insert(candidates.end(), made.entries().begin(), made.entries().end());
     const size_t number = parts.size();
-    Part& part = parts.emplace_back();
+    Part& part = parts.emplace_back(copies->work().device);
     const MemoryScope scope(MemoryCategory::kActivations, "activations of layers");
     copies->follow_work();
     for (const NewTensors::Entry& entry : candidates) {
@@ -105,14 +112,14 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
       copies->copy(host, storage->data(), storage->bytes());
       watch(*storage, number, part.pieces.size() - 1);
     }
-    copies->mark(copies->has_left);
-    copies->last_flight = weak_from_this();
-    copies->last_part = number;
+    copies->mark(part.has_left);
+    copies->leaving.push_back({weak_from_this(), number});
   }
 
   // Releases the device's memory.
   void send_away(size_t number) {
     Part& part = parts[number];
+    part.has_left.hold_back(copies->work());
     part.is_away = true;
     for (size_t i = 0; i < part.pieces.size(); ++i) {
       Piece& piece = part.pieces[i];
@@ -126,13 +133,18 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
     }
   }
 
-  // Begins to copy a part back.
+  // Begins to copy back the parts that go beside the backward pass of a part.
+  void fetch_beside(size_t number) {
+    for (size_t i = std::min(number, parts.size()); i > 0 && i + copies->num_beside > number; --i) {
+      fetch(i - 1);
+    }
+  }
   void fetch(size_t number) {
     Part& part = parts[number];
     if (!part.is_away || std::exchange(part.is_coming, true)) return;
-    fetch(part.pieces);
+    fetch(part, part.pieces);
   }
-  void fetch(std::span<Piece> pieces) {
+  void fetch(Part& part, std::span<Piece> pieces) {
     const MemoryScope scope(MemoryCategory::kActivations, "activations back from the host");
     for (Piece& piece : pieces) {
       if (piece.host == nullptr || piece.storage.expired()) continue;
@@ -145,7 +157,7 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
       }
       copies->give_back(piece);
     }
-    copies->mark(copies->has_arrived);
+    copies->mark(part.has_arrived);
   }
 
   // Something reads or writes the piece.
@@ -161,18 +173,17 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
       if (!is_forward) stay(part);
     } else {
       if (is_forward) {
-        fetch(std::span(&piece, 1));
+        fetch(part, std::span(&piece, 1));
       } else {
         fetch(number);
       }
-      // Once for a part: the event soon stands for the copies of the part before.
       if (is_forward || !std::exchange(part.is_back, true)) {
-        copies->has_arrived.hold_back(copies->work());
+        part.has_arrived.hold_back(copies->work());
       }
       storage->take_from(*piece.device.storage());
       piece.device = Tensor();
     }
-    if (!is_forward && number > 0) fetch(number - 1);
+    if (!is_forward) fetch_beside(number);
   }
   // The part remains on the device.
   void stay(Part& part) {
@@ -186,19 +197,21 @@ struct ActivationStore::Flight : std::enable_shared_from_this<Flight> {
   const std::shared_ptr<Copies> copies;
   const int64_t min_numel;
   std::deque<Part> parts;
+  size_t num_staying = 0;                  // parts that have ended since
   std::vector<NewTensors::Entry> carried;  // results of the last part, which the next one may save
   bool is_forward = true;
 };
 
-void ActivationStore::Copies::send_last_away() {
-  const std::shared_ptr<Flight> flight = std::exchange(last_flight, {}).lock();
-  if (flight == nullptr) return;
-  has_left.hold_back(work());
-  flight->send_away(last_part);
+void ActivationStore::Copies::send_away(size_t num_left) {
+  while (leaving.size() > num_left) {
+    const Leaving first = leaving.front();
+    leaving.pop_front();
+    if (const auto flight = first.flight.lock()) flight->send_away(first.part);
+  }
 }
 
-ActivationStore::ActivationStore(Stream work, int64_t min_numel)
-    : copies_(std::make_shared<Copies>(work)), min_numel_(min_numel) {}
+ActivationStore::ActivationStore(Stream work, int64_t min_numel, int64_t num_beside)
+    : copies_(std::make_shared<Copies>(work, num_beside)), min_numel_(min_numel) {}
 
 ActivationStore::Pass ActivationStore::new_pass() const {
   return Pass(std::make_shared<Flight>(copies_, min_numel_));
@@ -213,12 +226,13 @@ void ActivationStore::Pass::end_part(const NewTensors& made, std::span<const Ten
   flight_->end_part(made, kept);
 }
 
-Variable ActivationStore::Pass::leave(const Variable& y) {
-  flight_->copies->send_last_away();
-  const size_t last = flight_->parts.size() - 1;
+Variable ActivationStore::Pass::end_staying_part(const Variable& y) {
+  Copies& copies = *flight_->copies;
+  const size_t number = flight_->parts.size() + flight_->num_staying++;
+  copies.send_away(copies.num_beside - std::min(copies.num_beside, flight_->num_staying));
   return record("fetch_activations", y.data(), {y},
-                [flight = flight_, last](const Tensor& dy, const Wants&) -> Grads {
-                  flight->fetch(last);
+                [flight = flight_, number](const Tensor& dy, const Wants&) -> Grads {
+                  flight->fetch_beside(number);
                   return {dy};
                 });
 }

@@ -15,9 +15,9 @@ namespace megatron {
 // their memory goes, and comes back before the next access to it. Nobody may keep a view of it
 // beyond the part.
 //
-// Copies run beside the work (HostCopies). A part's memory leaves during the next part, and comes
-// back during the backward pass of the next part, so that two parts are on the device. Pinned
-// memory is allocated on first use and reused.
+// Copies run beside the work (HostCopies), which waits for none that has `num_beside` parts to go
+// beside: a part's memory has left once so many later parts have ended, and comes back from when
+// their backward passes begin. Pinned memory is allocated on first use and reused.
 //
 // Not thread safe. A CUDA graph cannot record it.
 class ActivationStore {
@@ -27,7 +27,8 @@ class ActivationStore {
 
  public:
   // `work` is the stream that makes and reads the tensors; those of fewer elements stay.
-  ActivationStore(Stream work, int64_t min_numel);
+  // num_beside >= 1: parts of a pass that may be on the device beside the one that runs.
+  ActivationStore(Stream work, int64_t min_numel, int64_t num_beside);
 
   // The parts of one forward pass, one after the other; the graph may outlive it. Several passes
   // may wait for their backward passes.
@@ -41,10 +42,11 @@ class ActivationStore {
     // for `kept`, the results. Kept ones belong to the next part.
     void end_part(const NewTensors& made, std::span<const Tensor> kept);
 
-    // Without it the last part stays on the device until another one ends, because the backward
-    // pass begins with it. y, the result of work that follows the last part: the memory leaves now,
-    // and begins to come back when the gradient of the result has come.
-    Variable leave(const Variable& y);
+    // Ends a part that stays on the device; the first to stay ends all that leave. y, its result:
+    // parts before it begin to come back when the gradient of y has come. Without a part that
+    // stays, the last one stays until another part ends, because the backward pass begins with it.
+    // More than `num_beside` parts that stay need not be told.
+    Variable end_staying_part(const Variable& y);
 
    private:
     friend class ActivationStore;

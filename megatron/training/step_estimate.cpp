@@ -261,20 +261,22 @@ double waiting_copies(const TransformerConfig& c, const ParallelConfig& parallel
   return waiting_both_ways(tokens * inputs * bytes, 1, step);
 }
 
-// The same for the activations of layers (cpu_offloading_num_layers), whose copies go beside the
-// next layer: inputs and outputs of norms, queries, keys, values, what attention computes, inputs
-// and results of activations.
+// The same for the activations of layers (cpu_offloading_num_layers), whose copies go beside all
+// layers of a chunk but two, or those that are copied: inputs and outputs of norms, queries, keys,
+// values, what attention computes, inputs and results of activations.
 double waiting_activations(const TransformerConfig& c, const ParallelConfig& parallel,
                            double tokens, const StepEstimate& step) {
+  if (c.cpu_offloading_num_layers == 0) return 0;
   const auto h = static_cast<double>(c.hidden_size);
   const auto heads = static_cast<double>(c.num_attention_heads + c.num_query_groups);
   const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
   const double part = part_of_first_layers(c, parallel, c.cpu_offloading_num_layers);
+  const double beside = 1 - part_of_first_layers(c, parallel, 2);
   const double elements =
       4 * h / (parallel.sequence_parallel ? ranks : 1) +
       (2 * heads * static_cast<double>(c.kv_channels) + mlp_products(c) / h) / ranks;
   const double bytes = elements * static_cast<double>(size_of(c.params_dtype) * c.num_layers);
-  return waiting_both_ways(tokens * part * bytes, part, step);
+  return waiting_both_ways(tokens * part * bytes, std::max(part, beside), step);
 }
 
 struct StageEstimate {

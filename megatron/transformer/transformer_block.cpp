@@ -18,14 +18,17 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack&
                                    const LayerMaker& make)
     : tp_(tp),
       recompute_(config),
-      num_offloaded_(std::min(slice.num_layers, config.cpu_offloading_num_layers)) {
+      num_offloaded_(std::min(slice.num_layers, config.cpu_offloading_num_layers)),
+      num_beside_(std::max<int64_t>(1, slice.num_layers - num_offloaded_ - 1)) {
   if (config.stores_inputs_on_host()) host_store_.emplace(stream);
   if ((slice.begins_with_mlp || slice.ends_with_attention) && config.parallel_residual) {
     throw ConfigError(
         "--pipeline-model-parallel-layout divides a layer with a|f, but attention and MLP of "
         "--parallel-residual read the same input; write t on one side of the |");
   }
-  if (num_offloaded_ > 0) activation_store_.emplace(stream, config.min_offloaded_tensor_size);
+  if (num_offloaded_ > 0) {
+    activation_store_.emplace(stream, config.min_offloaded_tensor_size, num_beside_);
+  }
   for (int64_t i = 0; i < slice.num_layers; ++i) {
     const int64_t layer = slice.first_layer + i;
     LayerRecipe recipe = layer_recipe(config, stack, layer);
@@ -90,12 +93,14 @@ ResidualSum TransformerBlock::run_offloaded(ResidualSum x, const ForwardContext&
     }
     pass.end_part(made, results);
   }
-  if (num_offloaded_ == num_layers) return x;
-  x = run(std::move(x), num_offloaded_, num_offloaded_ + 1, context);
-  // The last result of the layer, and so the first to have its gradient.
-  Variable& last = x.branch.defined() ? x.branch : x.residual;
-  last = pass.leave(last);
-  return run(std::move(x), num_offloaded_ + 1, num_layers, context);
+  const int64_t last_beside = std::min(num_layers, num_offloaded_ + num_beside_);
+  for (int64_t layer = num_offloaded_; layer < last_beside; ++layer) {
+    x = run(std::move(x), layer, layer + 1, context);
+    // The last result of the layer, and so the first to have its gradient.
+    Variable& last = x.branch.defined() ? x.branch : x.residual;
+    last = pass.end_staying_part(last);
+  }
+  return run(std::move(x), last_beside, num_layers, context);
 }
 
 StoredForm TransformerBlock::stored_form(const Shape& shape) const {

@@ -44,6 +44,9 @@ class TransformerBlock final : public Module {
   std::optional<HostStore> host_store_;
   std::optional<ActivationStore> activation_store_;
   int64_t num_offloaded_;  // layers
+  // Layers whose activations may be on the device beside those of the running one, while the first
+  // ones leave and come back: as many as stay at the end of the pass, with the running one.
+  int64_t num_beside_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::vector<std::string> layer_names_;  // "layer 1", in a MemoryLog
   std::unique_ptr<Norm> final_layernorm_;

@@ -44,7 +44,7 @@ class ActivationStoreTest : public testing::Test {
     if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
     allocator().empty_cache();
     before_ = allocator().stats().allocated_bytes;
-    store_.emplace(stream_under_test(), kSavedNumel);
+    store_.emplace(stream_under_test(), kSavedNumel, 1);
   }
   static CachingAllocator& allocator() { return allocator_of(stream_under_test().device); }
   // Tensors on the device that the test has made.
@@ -72,7 +72,7 @@ class ActivationStoreTest : public testing::Test {
       filled(-1);
       pass.end_part(made, std::vector<Tensor>{x.data()});
     }
-    return leaves ? pass.leave(x) : x;
+    return leaves ? pass.end_staying_part(x) : x;
   }
   static float value_of(int microbatch, int i) { return static_cast<float>(100 * microbatch + i); }
   static void run_backward(Variable y) {
@@ -121,6 +121,37 @@ TEST_F(ActivationStoreTest, TheBackwardPassHasTwoPartsOnTheDevice) {
   run_backward(std::exchange(y, {}));
   // The gradient, x and the tensor of other work; two parts, without what the first has freed.
   EXPECT_EQ(peak_on_device(), 3 + 2 * (kSaved + 1));
+}
+
+// The fewer parts are on their way, the more of those that stay are on the device.
+TEST_F(ActivationStoreTest, PartsTravelBesideThoseThatStay) {
+  constexpr int kBeside = 3;
+  store_.emplace(stream_under_test(), kSavedNumel, kBeside);
+  std::vector<int64_t> counts;
+  Variable y;
+  {
+    ActivationStore::Pass pass = store_->new_pass();
+    y = Variable::leaf(filled(1));
+    for (int i = 0; i < kParts + kBeside; ++i) {
+      const NewTensors made;
+      y = part(y, value_of(1, i));
+      if (i < kParts) {
+        pass.end_part(made, std::vector<Tensor>{y.data()});
+      } else {
+        y = pass.end_staying_part(y);
+      }
+      counts.push_back(on_device());
+    }
+  }
+  // x and the last result; before it two tensors of the first part, three of others.
+  EXPECT_EQ(counts, (std::vector<int64_t>{4, 7, 10, 11, 11, 11, 11}));
+  EXPECT_EQ(on_host(), kParts * kSaved + kParts - 1);
+  allocator().reset_peaks();
+  run_backward(std::exchange(y, {}));
+  // The gradient and the tensor of other work; a part comes before one is freed.
+  EXPECT_EQ(peak_on_device(), counts.back() + 2 + kSaved + 1);
+  EXPECT_EQ(on_host(), 0);
+  EXPECT_EQ(on_device(), 0);
 }
 
 TEST_F(ActivationStoreTest, LaterMicrobatchesUseTheSameHostMemory) {
