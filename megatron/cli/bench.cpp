@@ -212,27 +212,21 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   task.open_data(state.progress);
   Trainer trainer(args, task, state);
 
-  // The time of an iteration is the time between the arrivals of two results: on a GPU the host
-  // queues the next iteration while one runs, as in training.
+  // On a GPU the host queues the next iteration while one runs, as in training.
   std::vector<double> seconds;
   double first_step_at = 0;
   double loss = std::numeric_limits<double>::lowest();  // the last stage has it
   int64_t num_finished = 0;
-  Clock::time_point last = Clock::now();
   const auto take_time = [&] {
     const std::optional<FinishedIteration> finished = trainer.take_finished();
     if (!finished) return;
-    const Clock::time_point now = Clock::now();
     if (!finished->result.losses.empty()) loss = finished->result.losses.front().second;
     if (num_finished == 0) {
-      first_step_at = std::chrono::duration<double>(now - started).count();
+      first_step_at = std::chrono::duration<double>(Clock::now() - started).count();
       end_phase("first_iteration");
     }
-    if (num_finished >= flags.warmup) {
-      seconds.push_back(std::chrono::duration<double>(now - last).count());
-    }
+    if (num_finished >= flags.warmup) seconds.push_back(finished->result.seconds);
     ++num_finished;
-    last = now;
   };
   for (int64_t step = 0; step < flags.warmup + flags.steps; ++step) {
     trainer.train_step();

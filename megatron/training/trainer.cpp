@@ -55,6 +55,7 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
       profile_(config_, state.parallel.world, state.stream.device, config.checkpoint.save),
       began_(state.stream.device),
       ended_(state.stream.device) {
+  began_.record(state.stream);
   if (config_.log_progress && !run_.checkpoint.save.empty() && log_.is_kept()) {
     progress_file_.emplace(std::filesystem::path(run_.checkpoint.save) / "progress.txt",
                            state.parallel.world.size(), state.progress);

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
+#include "tests/support/captured_output.h"
 #include "tests/training/tiny_training.h"
 
 namespace megatron {
@@ -25,6 +29,38 @@ TEST(TrainerTest, FinishesEveryIterationInOrder) {
   }
   trainer.finish_step();  // nothing is queued
   EXPECT_FALSE(trainer.take_finished());
+}
+
+TEST(TrainerTest, IterationsTakeNoMoreTimeThanAll) {
+  const auto begin = std::chrono::steady_clock::now();
+  TinyTraining training{Stream{}};
+  training.build();
+  double sum = 0;
+  for (const IterationResult& result : training.results(3)) {
+    EXPECT_GT(result.seconds, 0);
+    sum += result.seconds;
+  }
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  EXPECT_LE(sum, all.count());
+}
+
+TEST(TrainerTest, EvaluationsTakeNoTimeOfIterations) {
+  TinyTraining training{Stream{}};
+  training.task.time_to_validate = std::chrono::milliseconds(250);
+  training.config.eval_iters = 1;
+  training.config.eval_interval = 2;
+  Trainer& trainer = training.build();
+  CapturedStdout printed;
+  trainer.run();
+  const std::string text = printed.text();
+  EXPECT_THAT(text, HasSubstr("validation loss at iteration 2 |"));
+  const std::string name = "elapsed time per iteration (ms): ";
+  int lines = 0;
+  for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    EXPECT_LT(std::stod(text.substr(at + name.size())), 500) << text;
+    ++lines;
+  }
+  EXPECT_EQ(lines, 6);
 }
 
 TEST(TrainerTest, LearnsAndAdvancesTheSchedule) {
