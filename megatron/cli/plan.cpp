@@ -91,7 +91,6 @@ struct Plan {
   int64_t num_parameters = 0;
   int64_t num_microbatches = 1;
   int64_t batch = 1;
-  double bubble = 0;  // fraction of an iteration
   std::optional<FasterStages> faster_stages;
   double fit = 0;         // GiB; 0: none
   std::string fit_flags;  // that make it fit
@@ -186,7 +185,6 @@ Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
   if (flags.fit > 0) fit_run(plan);
   const PlannedTraining training = planned_training(plan.args, plan.device);
   plan.num_microbatches = training.num_microbatches;
-  plan.bubble = pipeline_bubble(training);
   plan.batch = plan.args.training.global_batch_size;
   plan.num_parameters = num_model_parameters(plan.model());
   std::vector<DryIteration> iterations;
@@ -360,12 +358,9 @@ void print_work(const Plan& plan) {
     if (part > 0) print_line(fmt::format("  {:<22} {:>6.1f} %", what, 100 * part / seconds));
   }
   if (ranks == 1) return;
-  if (plan.stages.size() > 1) {
-    print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration", 100 * plan.bubble));
-    if (plan.faster_stages) {
-      print_line(fmt::format("{:.1f} % less time: {}", 100 * plan.faster_stages->saved,
-                             plan.faster_stages->flags()));
-    }
+  if (plan.faster_stages) {
+    print_line(fmt::format("{:.1f} % less time: {}", 100 * plan.faster_stages->saved,
+                           plan.faster_stages->flags()));
   }
   const auto print_traffic = [](const char* what, const Traffic& t) {
     std::vector<std::string> parts;
@@ -428,7 +423,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   }
   report["flops_standard"] = standard_flops(plan.model(), plan.batch);
   report["flops_causal"] = causal_flops(plan.model(), plan.batch);
-  report["bubble"] = plan.bubble;
+  report["bubble"] = plan.time.bubble / plan.time.total();
   if (plan.faster_stages) {
     report["faster_stages"] = {{"flags", plan.faster_stages->flags()},
                                {"saved", plan.faster_stages->saved}};

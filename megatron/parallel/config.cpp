@@ -162,6 +162,11 @@ std::vector<std::string> problems(const ParallelConfig& c) {
           fmt::format("--num-virtual-stages-per-pipeline-rank {} needs "
                       "--pipeline-model-parallel-size above 1",
                       chunks));
+  require(c.zero_bubble_max_pending_backward == 0 ||
+              c.zero_bubble_max_pending_backward >= c.pipeline_model_parallel_size,
+          fmt::format("--zero-bubble-max-pending-backward {} must be at least "
+                      "--pipeline-model-parallel-size {}",
+                      c.zero_bubble_max_pending_backward, c.pipeline_model_parallel_size));
   not_negative(c.decoder_first_pipeline_num_layers, "--decoder-first-pipeline-num-layers");
   not_negative(c.decoder_last_pipeline_num_layers, "--decoder-last-pipeline-num-layers");
   const bool has_own_layers =

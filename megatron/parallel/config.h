@@ -39,6 +39,7 @@ struct ParallelConfig {
   std::string pipeline_model_parallel_layout = {};  // parts of every stage, as Et|tt|tL; or empty
   bool overlap_p2p_comm = true;                     // resolved: false without virtual stages
   bool enable_zero_bubble = false;  // weight gradients fill the pipeline's bubble; schedule.h
+  int64_t zero_bubble_max_pending_backward = 0;  // microbatches that a stage holds; 0: pp
 
   bool sequence_parallel = false;  // resolved: false when tp is 1
   bool async_tensor_model_parallel_allreduce = true;

@@ -77,6 +77,7 @@ void FasterStages::apply_to(RunConfig& config) const {
   ParallelConfig& c = config.parallel;
   c.pipeline_model_parallel_layout = layout;
   c.enable_zero_bubble = zero_bubble;
+  c.zero_bubble_max_pending_backward = max_pending;
   c.num_layers_per_virtual_pipeline_stage = 0;
   c.num_virtual_stages_per_pipeline_rank = 0;
   c.virtual_pipeline_model_parallel_size = 0;
@@ -88,8 +89,10 @@ void FasterStages::apply_to(RunConfig& config) const {
 }
 
 std::string FasterStages::flags() const {
-  return fmt::format("--pipeline-model-parallel-layout '{}'{}", layout,
-                     zero_bubble ? " --enable-zero-bubble" : "");
+  return fmt::format(
+      "--pipeline-model-parallel-layout '{}'{}{}", layout,
+      zero_bubble ? " --enable-zero-bubble" : "",
+      max_pending > 0 ? fmt::format(" --zero-bubble-max-pending-backward {}", max_pending) : "");
 }
 
 std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType device, int64_t bytes,
@@ -103,24 +106,32 @@ std::optional<FasterStages> faster_stages(const RunConfig& config, DeviceType de
   if (chunks_of_run > 1) numbers.push_back(chunks_of_run);
 
   const int64_t most_units = config.transformer.parallel_residual ? 1 : 2;  // of a layer
-  std::vector<FasterStages> fastest;  // of each number of chunks, with zero bubble and without
-  for (const int64_t chunks : numbers) {
-    for (const bool zero_bubble : {true, false}) {
-      FasterStages best;
-      double least = 0;
-      for (int64_t units = 1; units <= most_units; ++units) {
-        for (int64_t last = layers * units / stages; last >= 0; --last) {  // the most even first
-          FasterStages one = {.layout = layout_word(config, {chunks, units, last}),
-                              .zero_bubble = zero_bubble};
-          RunConfig changed = config;
-          one.apply_to(changed);
-          one.saved = 1 - compared_seconds(changed, device, gpu) / given;
-          if (one.saved > std::max(best.saved, least)) best = std::move(one);
-        }
-        least = best.saved + kLeastSaved;  // of divided layers
+  const auto fastest_of = [&](int64_t chunks, bool zero_bubble, int64_t max_pending) {
+    FasterStages best;
+    double least = 0;
+    for (int64_t units = 1; units <= most_units; ++units) {
+      for (int64_t last = layers * units / stages; last >= 0; --last) {  // the most even first
+        FasterStages one = {.layout = layout_word(config, {chunks, units, last}),
+                            .zero_bubble = zero_bubble,
+                            .max_pending = max_pending};
+        RunConfig changed = config;
+        one.apply_to(changed);
+        one.saved = 1 - compared_seconds(changed, device, gpu) / given;
+        if (one.saved > std::max(best.saved, least)) best = std::move(one);
       }
-      if (best.saved >= kLeastSaved) fastest.push_back(std::move(best));
+      least = best.saved + kLeastSaved;  // of divided layers
     }
+    return best;
+  };
+  std::vector<FasterStages> fastest;
+  const auto keep_if = [&](FasterStages one, double least) {
+    if (one.saved >= least) fastest.push_back(std::move(one));
+  };
+  for (const int64_t chunks : numbers) {
+    const FasterStages filled = fastest_of(chunks, true, 0);
+    keep_if(filled, kLeastSaved);
+    keep_if(fastest_of(chunks, false, 0), kLeastSaved);
+    if (chunks == 1) keep_if(fastest_of(1, true, 2 * stages - 1), filled.saved + kLeastSaved);
   }
   std::ranges::stable_sort(fastest, std::ranges::greater(), &FasterStages::saved);
   for (FasterStages& one : fastest) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/pieces.h"
 
 namespace megatron {
@@ -182,6 +183,11 @@ class IneffectiveFlags {
             "--pipeline-model-parallel-layout has no effect with --pipeline-model-parallel-size 1");
     warn_if(pp == 1 && given("enable_zero_bubble"),
             "--enable-zero-bubble has no effect with --pipeline-model-parallel-size 1");
+    const int64_t chunks = num_model_chunks(args_.parallel, args_.transformer.num_layers);
+    warn_if(given("zero_bubble_max_pending_backward") &&
+                (pp == 1 || chunks > 1 || !args_.parallel.enable_zero_bubble),
+            "--zero-bubble-max-pending-backward has an effect only with --enable-zero-bubble and "
+            "stages that are not interleaved");
     warn_if(pp > 1 && given("overlap_microbatches"),
             "--overlap-microbatches has no effect with --pipeline-model-parallel-size above 1");
     warn_if(pp == 1 && given("overlap_microbatches") && !args_.parallel.overlap_microbatches,

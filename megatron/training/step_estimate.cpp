@@ -279,6 +279,14 @@ double waiting_activations(const TransformerConfig& c, const ParallelConfig& par
   return waiting_both_ways(tokens * part * bytes, std::max(part, beside), step);
 }
 
+// Of the products of a layer a third makes the gradients of weights. Repeated forward passes belong
+// to the backward pass.
+PassTimes pass_times(const StepEstimate& step) {
+  const double forward = (step.linear + step.attention + step.elementwise) / 3;
+  const double weight = step.linear / 3;
+  return {forward, 2 * forward + step.recompute - weight, weight};
+}
+
 struct StageEstimate {
   double layers = 0;  // fraction of the model's layers
   bool has_head = false;
@@ -359,11 +367,9 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
                       static_cast<double>(num_microbatches);
   }
   const double busy = step.total();
-  const double waiting = bubble_fraction({.stage = 0,
-                                          .stages = parallel.pipeline_model_parallel_size,
-                                          .chunks = num_model_chunks(parallel, config.num_layers),
-                                          .microbatches = num_microbatches,
-                                          .zero_bubble = parallel.enable_zero_bubble});
+  const double waiting = bubble_fraction(
+      pipeline_shape(parallel, 0, num_model_chunks(parallel, config.num_layers), num_microbatches),
+      pass_times(step));
   step.bubble = busy * waiting / (1 - waiting);
   if (!is_cpu) {
     const double links = gpu.link_bytes / measured_gpu().link_bytes;

@@ -14,6 +14,7 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/core/turns.h"
 #include "megatron/device/trace.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/training/replica_check.h"
 #include "megatron/training/signals.h"
 #include "megatron/training/step_estimate.h"
@@ -271,12 +272,10 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   if (seed.defined() && graph_) return train_through_graph(num_microbatches, seed);
   task_.use_loss_seed(seed);
   const ParallelContext& parallel = state_.parallel;
-  const PipelineShape shape{.stage = parallel.pipeline.rank(),
-                            .stages = parallel.pipeline.size(),
-                            .chunks = static_cast<int64_t>(state_.chunks.size()),
-                            .microbatches = num_microbatches,
-                            .zero_bubble = run_.parallel.enable_zero_bubble,
-                            .overlaps_microbatches = overlaps_microbatches_};
+  PipelineShape shape =
+      pipeline_shape(run_.parallel, parallel.pipeline.rank(),
+                     static_cast<int64_t>(state_.chunks.size()), num_microbatches);
+  shape.overlaps_microbatches = overlaps_microbatches_;
   StragglerLog* const stragglers = seed.defined() && stragglers_ ? &*stragglers_ : nullptr;
   const auto read = [&](const PipelineStep& step) {
     const StragglerLog::Scope scope(stragglers, StragglerLog::Work::kRead);

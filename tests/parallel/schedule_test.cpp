@@ -70,6 +70,17 @@ TEST(ZeroBubbleTest, WeightPassesComeLaterOnLaterStages) {
             one_forward_one_backward({.microbatches = 2}));
 }
 
+TEST(ZeroBubbleTest, StagesRunFurtherAheadWithMorePendingMicrobatches) {
+  const auto order = [](int64_t stage, int64_t max_pending) {
+    return text(training_steps({stage, 3, 1, 5, true, max_pending}), false);
+  };
+  EXPECT_EQ(order(0, 5), "F0 F1 F2 F3 F4 B0 W0 B1 W1 B2 W2 B3 W3 B4 W4");
+  EXPECT_EQ(order(1, 5), "F0 F1 F2 B0 F3 B1 F4 B2 W0 B3 W1 B4 W2 W3 W4");
+  EXPECT_EQ(order(2, 5), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W0 W1 W2 W3 W4");
+  EXPECT_EQ(order(1, 4), "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 B3 W2 B4 W3 W4");  // a half, rounded up
+  EXPECT_EQ(order(1, 3), order(1, 0));
+}
+
 TEST(ScheduleTest, TwoMicrobatchesAreInFlightIfTheyOverlap) {
   const PipelineShape shape{.microbatches = 3, .overlaps_microbatches = true};
   EXPECT_EQ(training_steps(shape), (std::vector<PipelineStep>{{Pass::kForward, 0},
@@ -96,6 +107,21 @@ TEST(ZeroBubbleTest, KeepsAsManyMicrobatchesAsTheFirstStageWithoutWeightPasses) 
       EXPECT_EQ(most_waiting(stage, true, Pass::kWeight), most_waiting(0, false, Pass::kBackward));
       EXPECT_EQ(most_waiting(stage, true, Pass::kBackward),
                 most_waiting(stage, false, Pass::kBackward));
+    }
+  }
+}
+
+TEST(ZeroBubbleTest, KeepsAsManyMicrobatchesAsAllowed) {
+  for (int64_t max_pending = 4; max_pending <= 10; ++max_pending) {
+    for (int64_t stage = 0; stage < 4; ++stage) {
+      int64_t waiting = 0, most = 0;
+      for (const PipelineStep& step : training_steps({stage, 4, 1, 16, true, max_pending})) {
+        if (step.pass == Pass::kForward) ++waiting;
+        if (step.pass == Pass::kWeight) --waiting;
+        most = std::max(most, waiting);
+      }
+      EXPECT_EQ(most, max_pending) << stage;
+      EXPECT_EQ(waiting, 0);
     }
   }
 }
@@ -217,6 +243,21 @@ TEST(ZeroBubbleTest, WeightPassesShrinkTheBubble) {
       const double time = time_of({0, stages, chunks, microbatches, true}, {1, 1, 1});
       EXPECT_NEAR(bubble_fraction({0, stages, chunks, microbatches, true}),
                   1 - static_cast<double>(3 * chunks * microbatches) / time, 1e-12);
+    }
+  }
+}
+
+TEST(ZeroBubbleTest, MorePendingMicrobatchesShrinkTheBubbleToTheForwardPasses) {
+  constexpr int64_t kMicrobatches = 24;
+  for (int64_t stages = 2; stages <= 6; ++stages) {
+    for (int64_t max_pending = stages; max_pending < 2 * stages; ++max_pending) {
+      const PipelineShape shape{0, stages, 1, kMicrobatches, true, max_pending};
+      for (const double weight : {0.5, 0.75, 1.0}) {
+        const PassTimes times{1, 2 - weight, weight};
+        const double time = time_of(shape, {1, times.backward, weight});
+        EXPECT_NEAR(bubble_fraction(shape, times), 1 - 3 * kMicrobatches / time, 1e-9)
+            << stages << " stages, " << max_pending << " pending, W " << weight;
+      }
     }
   }
 }

@@ -50,7 +50,8 @@ TEST(FasterStagesTest, GivesTheStageOfTheLossFewerLayers) {
   const auto faster = checked(args_of(""));
   ASSERT_TRUE(faster);
   EXPECT_EQ(faster->flags(),
-            "--pipeline-model-parallel-layout 'Et*6a|ft*6|t*6a|ft*4L' --enable-zero-bubble");
+            "--pipeline-model-parallel-layout 'Et*6a|ft*6|t*6a|ft*4L' --enable-zero-bubble "
+            "--zero-bubble-max-pending-backward 7");
   EXPECT_GT(faster->saved, 0.2);
   TrainingArgs changed = args_of("");
   faster->apply_to(changed);

@@ -219,7 +219,12 @@ class RandomFlags {
       add_flag(words, "--recompute-num-layers", 1);
     }
     if (pp_ > 1 && !is_interleaved && once_in(2)) draw_stages(microbatches % pp_ == 0);
-    if (pp_ > 1 && once_in(2)) words.emplace_back("--enable-zero-bubble");
+    if (pp_ > 1 && once_in(2)) {
+      words.emplace_back("--enable-zero-bubble");
+      if (once_in(2)) {
+        add_flag(words, "--zero-bubble-max-pending-backward", pp_ + one_of({1, pp_ - 1, pp_ + 1}));
+      }
+    }
     if (pp_ == 1 && once_in(2)) words.emplace_back("--overlap-microbatches");
   }
 

@@ -34,7 +34,9 @@ TEST(ZeroBubbleTest, TrainsAsOneRank) {
   for (const LayoutFlags& layout :
        {layout_of(2, 2), layout_of(4, 4), layout_of(4, 2),
         layout_of(2, 2, {"--num-layers-per-virtual-pipeline-stage", "1"}),
-        layout_of(2, 2, {"--pipeline-model-parallel-layout", "E|tt|t|tL"})}) {
+        layout_of(2, 2, {"--pipeline-model-parallel-layout", "E|tt|t|tL"}),
+        layout_of(2, 2, {"--zero-bubble-max-pending-backward", "3"}),
+        layout_of(4, 4, {"--zero-bubble-max-pending-backward", "6"})}) {
     SCOPED_TRACE(layout.text());
     const RankResults got = train(kDenseModel, with_weight_passes(layout), kIterations);
     expect_equal_results(got, want);

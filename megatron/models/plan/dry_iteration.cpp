@@ -10,6 +10,7 @@
 #include "megatron/kernels/matmul.h"
 #include "megatron/models/plan/planned_task.h"
 #include "megatron/parallel/mesh.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/training/loss_sums.h"
 #include "megatron/training/training_state.h"
 
@@ -20,7 +21,9 @@ namespace {
 int64_t num_microbatches(const PlannedTraining& t, int64_t stage) {
   const int64_t stages = t.parallel.pipeline_model_parallel_size;
   const bool is_interleaved = t.parallel.virtual_pipeline_model_parallel_size > 1;
-  const int64_t in_flight = t.parallel.enable_zero_bubble ? stages : stages - stage;
+  const int64_t in_flight = t.parallel.enable_zero_bubble
+                                ? std::max(stages, t.parallel.zero_bubble_max_pending_backward)
+                                : stages - stage;
   return std::min(t.num_microbatches, is_interleaved ? 2 * stages : in_flight + 4);
 }
 
@@ -87,12 +90,8 @@ class DryRank {
       run_backward(output, gradients, seed);
     };
     work.weight = [](DelayedGradients& gradients) { gradients.run(); };
-    const PipelineShape shape{.stage = state.parallel.pipeline.rank(),
-                              .stages = state.parallel.pipeline.size(),
-                              .chunks = static_cast<int64_t>(state.chunks.size()),
-                              .microbatches = count,
-                              .zero_bubble = config_.parallel.enable_zero_bubble,
-                              .overlaps_microbatches = config_.parallel.overlap_microbatches};
+    const PipelineShape shape = pipeline_shape(config_.parallel, state.parallel.pipeline.rank(),
+                                               static_cast<int64_t>(state.chunks.size()), count);
     run_pipeline(training_steps(shape), shape, state.parallel.links, task_->boundaries(),
                  state.stream, work);
     state.fp8.finish_iteration(0);

@@ -17,17 +17,11 @@ int64_t sum_of(const std::vector<MemoryUse>& rows) {
   return sum;
 }
 
-PipelineShape shape_of(const PlannedTraining& t, int64_t stage) {
-  return {.stage = stage,
-          .stages = t.num_stages(),
-          .chunks = num_model_chunks(t.parallel, t.transformer.num_layers),
-          .microbatches = t.num_microbatches,
-          .zero_bubble = t.parallel.enable_zero_bubble,
-          .overlaps_microbatches = t.parallel.overlap_microbatches};
-}
-
 // The maximum number of forward passes of the rank's chunks that wait for their backward pass.
-double microbatches_in_flight(const PipelineShape& shape) {
+double microbatches_in_flight(const PlannedTraining& t, int64_t stage) {
+  const PipelineShape shape =
+      pipeline_shape(t.parallel, stage, num_model_chunks(t.parallel, t.transformer.num_layers),
+                     t.num_microbatches);
   int64_t now = 0;
   int64_t most = 0;
   for (const PipelineStep& step : training_steps(shape)) {
@@ -51,7 +45,7 @@ int64_t RankMemory::host_bytes() const { return sum_of(host_rows); }
 RankMemory rank_memory(const PlannedTraining& t, int64_t stage, const DryIteration& dry) {
   return {.num_parameters = dry.num_parameters,
           .num_layers = stage_of(t, stage).num_layers,
-          .microbatches_in_flight = microbatches_in_flight(shape_of(t, stage)),
+          .microbatches_in_flight = microbatches_in_flight(t, stage),
           .rows = dry.memory.uses,
           .peak_at = dry.memory.when,
           .host_rows = dry.host_memory.uses};
@@ -73,7 +67,5 @@ int64_t num_model_parameters(const TransformerConfig& config) {
   }
   return sum;
 }
-
-double pipeline_bubble(const PlannedTraining& t) { return bubble_fraction(shape_of(t, 0)); }
 
 }  // namespace megatron

@@ -36,7 +36,4 @@ RankMemory largest_rank_memory(const PlannedTraining& training);
 // Parameters of the whole model; tied embeddings count once.
 int64_t num_model_parameters(const TransformerConfig& config);
 
-// bubble_fraction() of the pipeline.
-double pipeline_bubble(const PlannedTraining& training);
-
 }  // namespace megatron

@@ -99,6 +99,17 @@ int64_t num_model_chunks(const ParallelConfig& c, int64_t num_layers) {
   return num_layers / c.pipeline_model_parallel_size / piece;
 }
 
+PipelineShape pipeline_shape(const ParallelConfig& c, int64_t stage, int64_t chunks,
+                             int64_t microbatches) {
+  return {.stage = stage,
+          .stages = c.pipeline_model_parallel_size,
+          .chunks = chunks,
+          .microbatches = microbatches,
+          .zero_bubble = c.enable_zero_bubble,
+          .max_pending = c.zero_bubble_max_pending_backward,
+          .overlaps_microbatches = c.overlap_microbatches};
+}
+
 std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_layers, int stage) {
   const auto pp = static_cast<size_t>(config.pipeline_model_parallel_size);
   const std::vector<ModelChunk> pieces = pieces_of(config, num_layers);

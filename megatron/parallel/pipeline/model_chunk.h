@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megatron/parallel/config.h"
+#include "megatron/parallel/pipeline/schedule.h"
 
 namespace megatron {
 
@@ -36,5 +37,9 @@ std::vector<std::string> pipeline_problems(const ParallelConfig& config, int64_t
 
 // Chunks in each stage: 1 without an interleaved schedule.
 int64_t num_model_chunks(const ParallelConfig& config, int64_t num_layers);
+
+// The schedule of a stage with so many chunks.
+PipelineShape pipeline_shape(const ParallelConfig& config, int64_t stage, int64_t chunks,
+                             int64_t microbatches);
 
 }  // namespace megatron

@@ -7,8 +7,26 @@
 
 namespace megatron {
 
+namespace {
+
+// With zero_bubble: microbatches that a stage holds.
+int64_t pending(const PipelineShape& shape) {
+  return shape.max_pending == 0 ? shape.stages : shape.max_pending;
+}
+
+// Forward passes before those that take turns with backward passes, if there are enough
+// microbatches. REQUIRES: chunks is 1.
+int64_t warmup_of(const PipelineShape& shape) {
+  const int64_t after = shape.stages - shape.stage - 1;
+  if (!shape.zero_bubble || shape.stages == 1) return after;
+  // Each stage runs ahead of the next one by an equal share, rounded up.
+  return (after * (pending(shape) - 1) + shape.stages - 2) / (shape.stages - 1);
+}
+
+}  // namespace
+
 std::vector<PipelineStep> one_forward_one_backward(const PipelineShape& shape) {
-  const int64_t warmup = std::min(shape.stages - shape.stage - 1, shape.microbatches);
+  const int64_t warmup = std::min(warmup_of(shape), shape.microbatches);
   std::vector<PipelineStep> steps;
   for (int64_t i = 0; i < warmup; ++i) steps.push_back({Pass::kForward, i});
   for (int64_t i = warmup; i < shape.microbatches; ++i) {
@@ -86,7 +104,8 @@ std::vector<PipelineStep> training_steps(const PipelineShape& shape) {
       is_interleaved ? interleaved(shape) : one_forward_one_backward(shape);
   if (!shape.zero_bubble || shape.stages == 1) return steps;
   // As many forward passes fewer than on the first stage come before the first backward pass.
-  return with_weight_passes(steps, (is_interleaved ? 2 : 1) * shape.stage);
+  return with_weight_passes(
+      steps, is_interleaved ? 2 * shape.stage : pending(shape) - 1 - warmup_of(shape));
 }
 
 std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape) {
@@ -95,9 +114,18 @@ std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape) {
   return steps;
 }
 
-double bubble_fraction(const PipelineShape& shape) {
-  const double idle = static_cast<double>(shape.stages - 1) / (shape.zero_bubble ? 3 : 1);
-  return idle / (static_cast<double>(shape.chunks * shape.microbatches) + idle);
+double bubble_fraction(const PipelineShape& shape, const PassTimes& times) {
+  const auto [forward, backward, weight] = times;
+  const auto others = static_cast<double>(shape.stages - 1);
+  const double all = forward + backward + weight;
+  double idle = others * all;
+  if (shape.zero_bubble && shape.chunks > 1) {
+    idle = others * std::max(forward, forward + backward - 2 * weight);
+  } else if (shape.zero_bubble) {
+    const auto more = static_cast<double>(pending(shape) - shape.stages);
+    idle = std::max(others * forward, others * (forward + backward - weight) - more * weight);
+  }
+  return idle / (static_cast<double>(shape.chunks * shape.microbatches) * all + idle);
 }
 
 }  // namespace megatron

@@ -51,6 +51,12 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Compute gradients of weights where a pipeline stage would wait (ZB-H1).")
       .is_listed = false;
   flags
+      .add_optional("--zero-bubble-max-pending-backward", c.zero_bubble_max_pending_backward,
+                    "With --enable-zero-bubble: microbatches that a stage may hold, by default as "
+                    "many as there are stages (ZB-H1). Up to twice as many fill more of the bubble "
+                    "(ZB-H2).")
+      .is_listed = false;
+  flags
       .add_switch("--overlap-microbatches", c.overlap_microbatches,
                   "Run two microbatches at a time: while collectives of one (tensor, context or "
                   "expert parallel) are under way, the other computes.")

@@ -112,19 +112,17 @@ TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
   }
   // The last stage has a copy of the tied embedding.
   EXPECT_EQ(parameters, num_model_parameters(config_) + 50304 * 1024);
-  EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 3.0 / 11.0);
 
   num_microbatches_ = 2;
   EXPECT_EQ(plan(0).microbatches_in_flight, 2);
 }
 
-TEST_F(GptPlanLayoutTest, ZeroBubbleShrinksTheBubbleInTheMemoryOfTheFirstStage) {
+TEST_F(GptPlanLayoutTest, ZeroBubbleTakesTheMemoryOfTheFirstStage) {
   parallel_.pipeline_model_parallel_size = 4;
   const int64_t first = activations(plan(0));
   std::vector<int64_t> before;
   for (int64_t stage = 0; stage < 3; ++stage) before.push_back(activations(plan(stage)));
   parallel_.enable_zero_bubble = true;
-  EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 1.0 / 9.0);
   for (int64_t stage = 0; stage < 3; ++stage) {
     if (stage > 0) {
       EXPECT_GT(activations(plan(stage)), before[static_cast<size_t>(stage)]) << stage;
@@ -193,7 +191,6 @@ TEST_F(GptPlanLayoutTest, InterleavingHoldsMoreOnTheFirstStage) {
   parallel_.virtual_pipeline_model_parallel_size = 2;
   // p (1 + (p - 1) / (p v)), Narayanan et al. 2021, sec. 2.2.
   EXPECT_DOUBLE_EQ(plan(0).microbatches_in_flight, 4 * (1 + 3.0 / 8.0));
-  EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 3.0 / 19.0);
 }
 
 TEST_F(GptPlanLayoutTest, DistributedOptimizerSharesItsState) {

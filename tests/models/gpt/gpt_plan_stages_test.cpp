@@ -29,6 +29,7 @@ struct GptPlanStagesVariant {
   int64_t tp = 1;  // with sequence parallelism, where it is more
   void (*change)(TransformerConfig& config) = [](TransformerConfig&) {};
   bool zero_bubble = false;
+  int64_t max_pending = 0;
 };
 void PrintTo(const GptPlanStagesVariant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -50,6 +51,7 @@ ParallelConfig parallel_of(const GptPlanStagesVariant& variant) {
   }
   parallel.accumulate_allreduce_grads_in_fp32 = true;
   parallel.enable_zero_bubble = variant.zero_bubble;
+  parallel.zero_bubble_max_pending_backward = variant.max_pending;
   return parallel;
 }
 
@@ -63,6 +65,7 @@ class TrainedStage {
   TrainedStage(const TransformerConfig& config, const ParallelConfig& parallel,
                const comm::Group& world)
       : config_(config),
+        parallel_(parallel),
         stream_{Device{DeviceType::kCpu, world.rank() + 1}},
         context_(make_parallel_context(world, parallel)) {
     std::vector<OptimizedParameter> parameters;
@@ -83,12 +86,9 @@ class TrainedStage {
   int stage() const { return context_.pipeline.rank(); }
   int64_t num_parameters() const { return flat_->num_elements(); }
 
-  void train(int64_t num_microbatches, bool zero_bubble) {
-    const PipelineShape shape{.stage = stage(),
-                              .stages = context_.pipeline.size(),
-                              .chunks = static_cast<int64_t>(chunks_.size()),
-                              .microbatches = num_microbatches,
-                              .zero_bubble = zero_bubble};
+  void train(int64_t num_microbatches) {
+    const PipelineShape shape =
+        pipeline_shape(parallel_, stage(), static_cast<int64_t>(chunks_.size()), num_microbatches);
     std::vector<ChunkBoundary> boundaries;
     for (const auto& chunk : chunks_)
       boundaries.push_back(chunk->boundary(kMicroBatch, config_.seq_length));
@@ -117,6 +117,7 @@ class TrainedStage {
 
  private:
   const TransformerConfig& config_;
+  const ParallelConfig& parallel_;
   Stream stream_;
   ParallelContext context_;
   std::vector<std::unique_ptr<GptModel>> chunks_;
@@ -139,7 +140,7 @@ TEST_P(GptPlanStagesTest, StagesTakeWhatIsPlanned) {
   comm::run_ranks(static_cast<int>(parallel.world_size), [&](const comm::Group& world) {
     TrainedStage stage(config, parallel, world);
     stage.allocator().reset_peaks();
-    stage.train(variant.microbatches, variant.zero_bubble);
+    stage.train(variant.microbatches);
     const MemoryStats stats = stage.allocator().stats();
     const DryIteration plan = dry_iteration(training, stage.stage());
     EXPECT_EQ(plan.num_parameters, stage.num_parameters());
@@ -171,6 +172,7 @@ const GptPlanStagesVariant kGptPlanStagesVariants[] = {
        c.recompute_num_layers = 1;
      }},
     {"zero_bubble", 4, 0, 9, 1, [](TransformerConfig&) {}, true},
+    {"zero_bubble_more_pending", 4, 0, 12, 1, [](TransformerConfig&) {}, true, 7},
     {"zero_bubble_few_microbatches", 4, 0, 2, 1, [](TransformerConfig&) {}, true},
     {"zero_bubble_interleaved", 4, 1, 8, 1, [](TransformerConfig&) {}, true},
     {"zero_bubble_tensor_ranks", 2, 0, 5, 2, [](TransformerConfig&) {}, true},
