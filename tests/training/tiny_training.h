@@ -1,13 +1,11 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "megatron/device/stream.h"
@@ -52,7 +50,6 @@ class TinyTask final : public TrainTask {
   bool has_split(Split split) const override { return split != Split::kTest; }
 
   Microbatch get_batch(Split split, int64_t) override {
-    if (split == Split::kValid) std::this_thread::sleep_for(time_to_validate);
     const uint64_t seed = 100 + static_cast<uint64_t>(split == Split::kTrain ? ++calls : 0);
     const Shape shape = {kBatch, calls == shorter ? kLength / 2 : kLength};
     const RowIds ids = prepared_ids(random_ids(shape, kVocabulary, seed), kVocabulary, "token id");
@@ -81,7 +78,6 @@ class TinyTask final : public TrainTask {
   bool waits_for_device = false;  // in each forward pass
   int64_t shorter = -1;           // the microbatch with half the tokens
   int64_t poisoned_loss = 0;      // the microbatch with a NaN loss
-  std::chrono::milliseconds time_to_validate{0};  // with a microbatch
 
  private:
   // A named table of small random values.

@@ -29,6 +29,7 @@ std::filesystem::path folder_of(const Version& version) {
 class T5GoldenTest : public testing::TestWithParam<Version> {
  protected:
   void SetUp() override {
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
     golden_ = std::make_unique<GoldenModel<T5Model>>(GetParam().folder);
     read_batch();
   }
