@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -79,6 +80,8 @@ TEST(ZeroBubbleTest, StagesRunFurtherAheadWithMorePendingMicrobatches) {
   EXPECT_EQ(order(2, 5), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W0 W1 W2 W3 W4");
   EXPECT_EQ(order(1, 4), "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 B3 W2 B4 W3 W4");  // a half, rounded up
   EXPECT_EQ(order(1, 3), order(1, 0));
+  EXPECT_EQ(order(1, std::numeric_limits<int64_t>::max()),
+            "F0 F1 F2 F3 F4 B0 B1 B2 B3 B4 W0 W1 W2 W3 W4");
 }
 
 TEST(ScheduleTest, TwoMicrobatchesAreInFlightIfTheyOverlap) {

@@ -21,9 +21,9 @@ namespace {
 int64_t num_microbatches(const PlannedTraining& t, int64_t stage) {
   const int64_t stages = t.parallel.pipeline_model_parallel_size;
   const bool is_interleaved = t.parallel.virtual_pipeline_model_parallel_size > 1;
-  const int64_t in_flight = t.parallel.enable_zero_bubble
-                                ? std::max(stages, t.parallel.zero_bubble_max_pending_backward)
-                                : stages - stage;
+  const int64_t most_pending =
+      std::max(stages, std::min(t.parallel.zero_bubble_max_pending_backward, t.num_microbatches));
+  const int64_t in_flight = t.parallel.enable_zero_bubble ? most_pending : stages - stage;
   return std::min(t.num_microbatches, is_interleaved ? 2 * stages : in_flight + 4);
 }
 

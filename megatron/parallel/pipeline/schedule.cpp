@@ -9,9 +9,11 @@ namespace megatron {
 
 namespace {
 
-// With zero_bubble: microbatches that a stage holds.
+// With zero_bubble: microbatches that a stage may hold. More than let every stage run all forward
+// passes first change nothing.
 int64_t pending(const PipelineShape& shape) {
-  return shape.max_pending == 0 ? shape.stages : shape.max_pending;
+  if (shape.max_pending == 0) return shape.stages;
+  return std::min(shape.max_pending, (shape.stages - 1) * shape.microbatches + 1);
 }
 
 // Forward passes before those that take turns with backward passes, if there are enough
