@@ -279,8 +279,8 @@ double waiting_activations(const TransformerConfig& c, const ParallelConfig& par
   return waiting_both_ways(tokens * part * bytes, std::max(part, beside), step);
 }
 
-// Of the products of a layer a third makes the gradients of weights. Repeated forward passes belong
-// to the backward pass.
+// A third of a layer's products makes the gradients of weights. Repeated forward passes belong to
+// the backward pass.
 PassTimes pass_times(const StepEstimate& step) {
   const double forward = (step.linear + step.attention + step.elementwise) / 3;
   const double weight = step.linear / 3;
